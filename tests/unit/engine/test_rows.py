@@ -1,0 +1,199 @@
+"""The input reader: every mistake is named with its line, and nothing goes further when there is one."""
+
+from __future__ import annotations
+
+import io
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentq.core.errors import InputError
+from agentq.engine.rows import Row, load_rows, parse_row, read_rows
+
+AGENTS = ("orders", "triage")
+
+
+def write(path: Path, *rows: Any) -> str:
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def problems(source: str, **options: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        load_rows(source, agents=AGENTS, agent="orders", **options)
+    return caught.value.problems
+
+
+def test_only_the_input_is_required() -> None:
+    row = parse_row({"input": "Where is order 7?"})
+    assert row == Row(input="Where is order 7?")
+    assert row.messages() == [{"role": "user", "content": "Where is order 7?"}]
+
+
+def test_a_conversation_stays_a_conversation() -> None:
+    talk = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "?"},
+        {"role": "user", "content": "x"},
+    ]
+    assert parse_row({"input": talk}).messages() == talk
+
+
+def test_an_object_is_sent_as_compact_json() -> None:
+    assert parse_row({"input": {"id": 7, "tags": ["ä", 1]}}).input == '{"id":7,"tags":["ä",1]}'
+
+
+def test_money_is_exact() -> None:
+    assert parse_row({"input": "x", "max_usd": "0.10"}).max_usd == Decimal("0.10")
+    assert parse_row({"input": "x", "max_usd": 2}).max_usd == Decimal(2)
+
+
+@pytest.mark.parametrize(
+    "row, sentence",
+    [
+        ({}, "no 'input'"),
+        ({"input": "  "}, "empty"),
+        ({"input": 7}, "not a number"),
+        ({"input": None}, "not null"),
+        ({"input": []}, "without a message of the user"),
+        ({"input": [{"role": "user"}]}, "message 1"),
+        ({"input": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}, "role 'tool'"),
+        ({"input": [{"role": "user", "content": ["a"]}]}, "not a list"),
+        ({"input": "x", "metdata": {}}, "did you mean 'metadata'"),
+        ({"input": "x", "metadata": []}, "'metadata' is an object, not a list"),
+        ({"input": "x", "custom_id": 7}, "'custom_id' is a string, not a number"),
+        ({"input": "x", "custom_id": ""}, "1 to 256"),
+        ({"input": "x", "custom_id": "a\nb"}, "printable"),
+        ({"input": "x", "max_usd": 0.1}, 'never a float: write "0.1" in quotes'),
+        ({"input": "x", "max_usd": "-1"}, "must be 0 or more"),
+        ({"input": "x", "max_usd": "cheap"}, "not an amount"),
+        ({"input": "x", "max_usd": True}, "not true or false"),
+        ({"input": "x", "context": {"blob": "x" * 8_000}}, "the most is 8000"),
+        ({"input": "\ud800"}, "surrogate"),
+        ({"input": "x", "metadata": {"n": float("nan")}}, "cannot be written as JSON"),
+    ],
+)
+def test_a_wrong_row_is_one_sentence(row: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        parse_row(row)
+    assert sentence in str(caught.value)
+
+
+def test_the_hash_is_of_the_content_alone() -> None:
+    first = parse_row({"input": "x", "metadata": {"a": 1, "b": 2}, "custom_id": "one", "max_usd": "0.10"})
+    second = parse_row({"max_usd": "0.1", "metadata": {"b": 2, "a": 1}, "input": "x", "custom_id": "two"})
+    assert first.content_hash == second.content_hash
+    assert len(first.content_hash) == 16
+    assert parse_row({"input": "y"}).content_hash != parse_row({"input": "x"}).content_hash
+
+
+def test_rows_come_in_order_with_ids_and_agents(tmp_path: Path) -> None:
+    same = {"input": "x"}
+    source = write(
+        tmp_path / "in.jsonl", same, "", {"input": "y", "custom_id": "t-1", "agent": "triage"}, same, same
+    )
+    with load_rows(source, agents=AGENTS, agent="orders") as rows:
+        assert len(rows) == 4
+        read = list(rows)
+        assert list(rows) == read
+    plain = parse_row({"input": "x", "agent": "orders"}).content_hash
+    assert [row.custom_id for row in read] == [plain, "t-1", f"{plain}-2", f"{plain}-3"]
+    assert [row.agent for row in read] == ["orders", "triage", "orders", "orders"]
+
+
+def test_a_broken_line_is_named_with_its_position(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", {"input": "a"}, {"input": "b"}, '{"input": "c"')
+    (problem,) = problems(source)
+    assert problem.startswith(f"{source}:3: not JSON: ")
+    assert "column 14" in problem
+
+
+def test_a_duplicate_names_both_lines(tmp_path: Path) -> None:
+    rows = [{"input": "a", "custom_id": "t"}, {"input": "b"}, {"input": "c", "custom_id": "t"}]
+    source = write(tmp_path / "in.jsonl", *rows)
+    assert problems(source) == [f"{source}:3: custom_id 't' is already on line 1"]
+
+
+def test_an_unknown_agent_names_the_nearest(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", {"input": "a", "agent": "order"})
+    (problem,) = problems(source)
+    assert problem.startswith(f"{source}:1: unknown agent 'order' (did you mean 'orders'?)")
+
+
+def test_a_row_without_an_agent_says_where_to_name_one(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", {"input": "a"})
+    with pytest.raises(InputError, match="--agent"):
+        load_rows(source, agents=AGENTS)
+
+
+def test_all_problems_are_told_and_twenty_are_shown(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", *[{"input": "x", "max_usd": "-1"}] * 25)
+    with pytest.raises(InputError) as caught:
+        load_rows(source, agents=AGENTS, agent="orders")
+    assert len(caught.value.problems) == 25
+    assert str(caught.value).count("\n") == 20
+    assert str(caught.value).endswith("and 5 more")
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [
+        (b"", "no row"),
+        (b"\n  \n", "no row"),
+        (b"[1]\n", "not a list"),
+        (b'{"input": "\xff"}\n', "not UTF-8 at byte 12"),
+        (b'{"input": NaN}\n', "NaN is not a number"),
+        (b"[" * 100_000 + b"\n", "nested too deeply"),
+    ],
+)
+def test_what_is_no_jsonl_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(content)
+    assert sentence in problems(str(path))[0]
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"input": "x"}\n')
+    with load_rows(str(path), agent="orders") as rows:
+        assert [row.input for row in rows] == ["x"]
+
+
+def test_a_missing_file_and_a_folder_are_sentences(tmp_path: Path) -> None:
+    assert problems(str(tmp_path / "none.jsonl"))[0].endswith("none.jsonl: no such file or directory")
+    assert problems(str(tmp_path))[0].endswith(": is a directory")
+
+
+def test_standard_input_is_read_once_and_can_be_walked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.TextIOWrapper(io.BytesIO(b'{"input": "a"}\n{"input": "b"}\n'))
+    monkeypatch.setattr("sys.stdin", piped)
+    with load_rows("-", agents=AGENTS, agent="orders") as rows:
+        assert [row.input for row in rows] == ["a", "b"]
+        assert [row.input for row in rows] == ["a", "b"]
+
+
+def test_a_problem_of_standard_input_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
+    assert problems("-")[0].startswith("stdin:1: ")
+
+
+def test_a_file_that_changes_between_the_passes_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    write(path, {"input": "a"})
+    with load_rows(str(path), agent="orders") as rows:
+        write(path, {"inpt": "a"})
+        with pytest.raises(InputError, match="changed while it was read"):
+            list(rows)
+
+
+def test_reading_is_lazy(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", {"input": "a"}, "broken")
+    rows = read_rows(source)
+    where, row = next(rows)
+    assert (where, row.input) == (f"{source}:1", "a")
+    with pytest.raises(InputError, match=r"in\.jsonl:2: not JSON"):
+        next(rows)
