@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import redis
 from kombu import Connection
+from kombu.transport.redis import Channel
 
 from agentq.core.errors import UsageError
 from agentq.core.urls import broker_url_for
@@ -39,7 +40,7 @@ def test_redis_py_and_kombu_read_the_same_server_database_and_credentials(ours):
     mine = redis.ConnectionPool.from_url(ours).connection_kwargs
     with Connection(broker_url_for(ours)) as connection:
         # kombu resolves a URL only when a channel is made, which would connect.
-        channel = object.__new__(connection.transport.Channel)
+        channel = object.__new__(Channel)
         channel.connection = connection.transport
         channel.closed = True
         theirs = channel._connparams()

@@ -1,0 +1,1 @@
+"""Processes: Celery workers, the supervisor that keeps them alive, and the embedded server."""

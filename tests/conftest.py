@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest_plugins = ["tests.support.processes", "tests.support.server"]
+
+# Chosen by whoever runs the tests: which server they run against.
+_KEPT = {"AGENTQ_REDIS_SERVER"}
+
+
+def pytest_configure() -> None:
+    # Before anything is imported or started: the settings of the person at the keyboard are not the tests'.
+    for name in [name for name in os.environ if name.startswith("AGENTQ_") and name not in _KEPT]:
+        del os.environ[name]
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that sets AGENTQ_… without monkeypatch does not set it for the next one."""
+    for name in [name for name in os.environ if name.startswith("AGENTQ_") and name not in _KEPT]:
+        monkeypatch.delenv(name)
