@@ -1,0 +1,57 @@
+"""Every error that agentq raises on purpose.
+
+    AgentQError
+    ├── UsageError            the caller asked for something that cannot be        exit 2
+    │   ├── InputError        a row of an input file is wrong: `file:line: …`      exit 2
+    │   └── ConflictError     the same name or id exists with other content        exit 2
+    ├── UnavailableError      Redis or the broker cannot be reached                exit 7
+    └── StoreError            a script answered what it must not: a bug            exit 1
+
+Each carries one sentence for a person and, where there is one, the next thing to type. Errors of
+model providers are a family of their own, in `agentq.provider.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AgentQError(Exception):
+    """The root. `str(error)` is one sentence; `hint` is what to type or check next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(AgentQError):
+    """The request cannot be carried out as it was made; nothing was changed."""
+
+    exit_code = 2
+
+
+class InputError(UsageError):
+    """Rows of an input are wrong. `problems` holds every `file:line: message`; nothing was submitted."""
+
+    def __init__(self, problems: list[str], *, shown: int = 20) -> None:
+        self.problems = problems
+        text = "\n".join(problems[:shown])
+        if len(problems) > shown:
+            text += f"\n… and {len(problems) - shown} more"
+        super().__init__(text, hint="nothing was submitted")
+
+
+class ConflictError(UsageError):
+    """The name or id is taken by something with other content."""
+
+
+class UnavailableError(AgentQError):
+    """Redis or the broker cannot be reached."""
+
+    exit_code = 7
+
+
+class StoreError(AgentQError):
+    """A script gave an answer that its contract does not have: a bug, or keys of another version."""

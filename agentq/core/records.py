@@ -1,0 +1,174 @@
+"""What the store hands out: plain, frozen records. Whoever wants a `Thread` makes it from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentq.core.lifecycle import RunState, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on one step of a run until the lease ends. `fence` travels with every write."""
+
+    run_id: str
+    fence: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadParts:
+    """The stored pieces of a thread, still encoded, in order."""
+
+    head: str = "{}"
+    messages: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    tool_results: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What was submitted: fixed for the life of the run."""
+
+    agent: str
+    tenant: str = "default"
+    batch: str | None = None
+    custom_id: str | None = None
+    budgets: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
+    detector: Mapping[str, Any] | None = None
+    content_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A granted step: the lease, the run as it was submitted, its thread so far, and the server's clock."""
+
+    lease: Lease
+    spec: RunSpec
+    phase: str
+    parts: ThreadParts
+    spent_ms: int
+    failures: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a commit adds to a thread: only what is new, and the new head."""
+
+    head: str
+    messages: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
+    tool_results: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How the reservation of one request is closed.
+
+    `how` is `settle` (usd and tokens are what the call cost), `release` (proof that nothing was
+    billed), `restore` (released, back into the escrow) or `forfeit` (unclear: charged in full).
+    """
+
+    reservation: str
+    how: str
+    usd: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """An open reservation: the request may be sent."""
+
+    reservation: str
+    usd: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """No scope was touched. `kind`: wait, winddown, exhausted or never; `unit`: usd or tokens."""
+
+    scope: str
+    unit: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One scope of the ledger, in whole nano-USD and tokens. A limit of None is tracked, not limited."""
+
+    scope: str
+    limit_nano: int | None = None
+    spent_nano: int = 0
+    reserved_nano: int = 0
+    escrowed_nano: int = 0
+    forfeited_nano: int = 0
+    overage_nano: int = 0
+    tokens_limit: int | None = None
+    tokens_spent: int = 0
+    tokens_reserved: int = 0
+    tokens_escrowed: int = 0
+
+    @property
+    def left_nano(self) -> int | None:
+        """What may still be reserved; None without a limit."""
+        if self.limit_nano is None:
+            return None
+        return self.limit_nano - self.spent_nano - self.reserved_nano - self.escrowed_nano
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A tool call that waits for a decision."""
+
+    id: str
+    tool: str
+    arguments: str
+    signature: str
+    asked_at_ms: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as it stands. Money is nano-USD, times are the server's milliseconds since 1970."""
+
+    id: str
+    spec: RunSpec
+    state: RunState
+    step: int
+    phase: str
+    created_ms: int
+    stop_reason: StopReason | None = None
+    stop_scope: str | None = None
+    stop_detail: str | None = None
+    answer: str | None = None
+    usd_nano: int = 0
+    tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    steps: int = 0
+    attempts: int = 1
+    seconds_ms: int = 0
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    pending: tuple[PendingCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch as it stands."""
+
+    name: str
+    agent: str
+    tenant: str
+    total: int
+    ended: int
+    sealed: bool
+    created_ms: int
+    stop_reasons: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,128 @@
+"""Settings: constructor, then `AGENTQ_*` in the environment, then `agentq.toml`, then the default.
+
+`[tool.agentq]` in `pyproject.toml` is read when there is no `agentq.toml`. An unknown name is refused
+with the nearest right one, so that a typo never means "the default".
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from agentq.core.errors import UsageError
+from agentq.core.ids import check_name
+from agentq.core.money import to_nano
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, validated. Times are seconds, money is USD."""
+
+    app: str | None = None
+    """`module:app`, for the command line."""
+    redis_url: str | None = None
+    """The state server. None: the embedded server of `agentq up`."""
+    broker_url: str | None = None
+    """Any Celery broker. None: the state server, under `{aq:<namespace>}:mq:`."""
+    namespace: str = "agentq"
+    """All keys of one installation share it. The name given to `AgentQ` unless set."""
+    home: str = ".agentq"
+    """Where the embedded server keeps its data."""
+    lease_seconds: float = 15.0
+    """How long a worker may be silent before its steps are taken back."""
+    tick_seconds: float = 1.0
+    """How often each worker looks for runs that need a push."""
+    drain_seconds: float = 20.0
+    """How long a stopping worker may finish the steps at hand."""
+    call_timeout_seconds: float = 600.0
+    """The longest that one model call may take before its step counts as dead."""
+    approval_seconds: float = 604_800.0
+    """How long a run waits for a decision before it ends as `approval_expired`."""
+    retention_days: float = 7.0
+    """How long an ended run is kept."""
+    global_max_usd: Decimal | None = None
+    """The limit of everything in this namespace together."""
+    tenant_max_usd: Decimal | None = None
+    """The limit of each tenant."""
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease in whole milliseconds."""
+        return round(self.lease_seconds * 1000)
+
+    @property
+    def retention_ms(self) -> int:
+        """The retention in whole milliseconds."""
+        return round(self.retention_days * 86_400_000)
+
+
+NAMES = tuple(field.name for field in fields(Settings))
+_POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
+_MONEY = {name for name in NAMES if name.endswith("_usd")}
+
+
+def load_settings(overrides: Mapping[str, Any], *, namespace: str | None = None, folder: Path | None = None) -> Settings:
+    """Settings from all four sources.
+
+    Args:
+        overrides: the constructor's keywords; a None counts as absent.
+        namespace: the fallback for a namespace that no source sets.
+        folder: where `agentq.toml` is looked for; the current directory when None.
+
+    Raises:
+        UsageError: for an unknown name, a value of the wrong kind, or a file that is not TOML.
+    """
+    merged: dict[str, Any] = {} if namespace is None else {"namespace": namespace}
+    merged.update(_from_file(folder or Path()))
+    for name in NAMES:
+        text = os.environ.get(f"AGENTQ_{name.upper()}")
+        if text:
+            merged[name] = _checked(name, text, f"AGENTQ_{name.upper()}")
+    for name, value in overrides.items():
+        if value is not None:
+            merged[name] = _checked(name, value, name)
+    return Settings(**merged)
+
+
+def _from_file(folder: Path) -> dict[str, Any]:
+    for filename, table in (("agentq.toml", ()), ("pyproject.toml", ("tool", "agentq"))):
+        path = folder / filename
+        if not path.is_file():
+            continue
+        try:
+            content: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            if table:
+                continue
+            raise UsageError(f"{path}: this is not TOML: {error}") from None
+        for key in table:
+            content = content.get(key, {})
+        return {name: _checked(name, value, f"{path}: {name}") for name, value in content.items()}
+    return {}
+
+
+def _checked(name: str, value: Any, where: str) -> Any:
+    if name not in NAMES:
+        near = get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"settings are: {', '.join(NAMES)}"
+        raise UsageError(f"{where}: there is no setting {name!r}", hint=hint)
+    try:
+        if name in _POSITIVE:
+            number = float(value)
+            if not 0 < number < 1e9:
+                raise ValueError(f"{value} must be more than 0")
+            return number
+        if name in _MONEY:
+            to_nano(value)
+            return Decimal(value)
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r} must be text")
+        return check_name("namespace", value) if name == "namespace" else value
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where}: {error}") from None

@@ -1,0 +1,128 @@
+"""Batches: runs that were submitted together under one name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import redis
+
+from agentq.core.errors import ConflictError
+from agentq.core.lifecycle import RunState
+from agentq.core.money import format_usd
+from agentq.core.records import BatchRecord
+from agentq.store.keys import Keys
+from agentq.store.scripts import Scripts, unexpected
+
+_CHUNK = 500
+
+
+class Batches:
+    """All batches of one namespace."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+
+    def open(
+        self, name: str, *, agent: str, tenant: str, usd: int | None, tokens: int | None, retention_ms: int
+    ) -> int:
+        """Open a batch for loading, new or the same again; answers how many rows it has.
+
+        Raises:
+            ConflictError: when it exists with another agent, tenant or cap.
+        """
+        reply = self._scripts.call(
+            "batch_open",
+            name,
+            agent,
+            tenant,
+            "" if usd is None else usd,
+            "" if tokens is None else tokens,
+            retention_ms,
+        )
+        match reply:
+            case ["OPEN", total]:
+                return int(total)
+            case ["CONFLICT", "ul", present]:
+                has = f"${format_usd(int(present), 2)}" if present else "no cap"
+                raise ConflictError(f"batch {name!r} exists with another cap: {has}", hint="use another --batch name")
+            case ["CONFLICT", "tl", present]:
+                raise ConflictError(f"batch {name!r} exists with another token cap: {present or 'none'}")
+            case ["CONFLICT", field, present]:
+                raise ConflictError(
+                    f"batch {name!r} exists and belongs to {field} {present!r}", hint="use another --batch name"
+                )
+            case _:
+                raise unexpected("batch_open", reply)
+
+    def seal(self, name: str) -> None:
+        """Say that all rows are in: the batch is over when all its runs are."""
+        reply = self._scripts.call("batch_seal", name)
+        if reply[0] not in {"SEALED", "MISSING"}:
+            raise unexpected("batch_seal", reply)
+
+    def read(self, name: str) -> BatchRecord | None:
+        """A batch as it stands, or None when there is none of that name."""
+        fields = self._client.hgetall(self._keys.batch(name))
+        if not fields:
+            return None
+        return BatchRecord(
+            name=name,
+            agent=fields["agent"],
+            tenant=fields["tenant"],
+            total=int(fields["total"]),
+            ended=int(fields["ended"]),
+            sealed=fields.get("sealed") == "1",
+            created_ms=int(fields["created"]),
+            stop_reasons={k[5:]: int(v) for k, v in sorted(fields.items()) if k.startswith("stop:")},
+        )
+
+    def names(self) -> list[str]:
+        """All batches, the newest first; entries whose batch has expired are removed."""
+        names = [str(n) for n in self._client.zrevrange(self._keys.batches, 0, -1)]
+        if not names:
+            return []
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.exists(self._keys.batch(name))
+        alive = dict(zip(names, pipeline.execute(), strict=True))
+        gone = [name for name in names if not alive[name]]
+        if gone:
+            self._client.zrem(self._keys.batches, *gone)
+        return [name for name in names if alive[name]]
+
+    def known(self, name: str, custom_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Of these custom ids, those that the batch has: custom_id to (content hash, run)."""
+        if not custom_ids:
+            return {}
+        found = self._client.hmget(self._keys.batch(name, "ids"), list(custom_ids))
+        known: dict[str, tuple[str, str]] = {}
+        for custom_id, text in zip(custom_ids, found, strict=True):
+            if text is not None:
+                content_hash, _, run_id = str(text).partition(" ")
+                known[custom_id] = (content_hash, run_id)
+        return known
+
+    def runs(self, name: str) -> Iterator[list[str]]:
+        """The runs of a batch in input order, in chunks."""
+        start = 0
+        while chunk := self._client.lrange(self._keys.batch(name, "runs"), start, start + _CHUNK - 1):
+            yield [str(run) for run in chunk]
+            start += len(chunk)
+
+    def live(self, name: str) -> list[str]:
+        """The runs of a batch that have not ended, in no order."""
+        return [str(run) for run in self._client.sscan_iter(self._keys.batch(name, "open"), count=1000)]
+
+    def live_states(self, name: str) -> Counter[RunState]:
+        """How many runs of a batch are in each live state."""
+        counts: Counter[RunState] = Counter()
+        live = self.live(name)
+        for start in range(0, len(live), _CHUNK):
+            pipeline = self._client.pipeline(transaction=False)
+            for run in live[start : start + _CHUNK]:
+                pipeline.hget(self._keys.run(run), "state")
+            counts.update(RunState(state) for state in pipeline.execute() if state and state != "ended")
+        return counts

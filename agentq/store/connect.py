@@ -1,0 +1,102 @@
+"""One connection pool, the namespace's keys, and the nouns that the store offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from agentq.core.errors import UnavailableError
+from agentq.store.batches import Batches
+from agentq.store.keys import Keys
+from agentq.store.ledger import Ledger
+from agentq.store.runs import Runs
+from agentq.store.scripts import Scripts
+from agentq.store.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Everything that a namespace keeps."""
+
+    client: redis.Redis
+    keys: Keys
+    runs: Runs
+    ledger: Ledger
+    batches: Batches
+    watch: Watch
+
+    def ping(self) -> None:
+        """Return when the server answers.
+
+        Raises:
+            UnavailableError: when it does not.
+        """
+        with reachable(self.client):
+            self.client.ping()
+
+
+def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int = 256) -> Store:
+    """A store on `url`; nothing is sent yet.
+
+    Every script may be called twice, so commands are replayed after a lost connection: `retries`
+    times with up to 2 s between them (3 suit a person who waits, a worker holds out for longer).
+    """
+    client = redis.Redis.from_url(
+        url,
+        decode_responses=True,
+        socket_connect_timeout=2,
+        socket_timeout=5,
+        socket_keepalive=not url.startswith("unix:"),
+        max_connections=max_connections,
+        retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=2), retries),
+        retry_on_error=[redis.exceptions.ConnectionError, redis.exceptions.TimeoutError],
+    )
+    keys = Keys(namespace)
+    scripts = Scripts(client, keys.prefix)
+    return Store(
+        client=client,
+        keys=keys,
+        runs=Runs(client, keys, scripts),
+        ledger=Ledger(client, keys, scripts),
+        batches=Batches(client, keys, scripts),
+        watch=Watch(client, keys, scripts),
+    )
+
+
+@contextmanager
+def reachable(client: redis.Redis) -> Iterator[None]:
+    """Turn a lost connection inside the block into an error for people.
+
+    Raises:
+        UnavailableError: naming the address, without its password, and what to check.
+    """
+    try:
+        yield
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+        raise UnavailableError(
+            f"Redis cannot be reached at {address(client)}: {error}",
+            hint="is it running? check AGENTQ_REDIS_URL, or start everything here with `agentq up`",
+        ) from error
+
+
+def address(client: redis.Redis) -> str:
+    """Where a client connects to, fit for people: no password."""
+    kwargs = client.connection_pool.connection_kwargs
+    if "path" in kwargs:
+        return f"unix://{kwargs['path']}"
+    return f"redis://{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{kwargs.get('db', 0) or 0}"
+
+
+def without_password(url: str) -> str:
+    """A URL fit for a log."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"***@{host}"))

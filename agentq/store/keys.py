@@ -1,0 +1,87 @@
+"""Every key in Redis: its name, type, fields and end. The scripts build the same names in `_prelude.lua`.
+
+All keys of a namespace share one hash tag, `{aq:<namespace>}:`, so they live in one slot and one
+script may touch them all. "retention" is `retention_days` after the run, or the batch, has ended.
+
+| key | type | fields or members | end |
+|---|---|---|---|
+| `run:<r>` | hash | the submitted spec; `state step phase fence rn claimed ms head`; `not_before hints failures deaths rescues`; `stop_reason stop_scope stop_detail answer ended pending deadline op` | retention of the run |
+| `run:<r>:msgs` | list | messages, JSON, append-only | retention of the run |
+| `run:<r>:trace` | list | trace events, compact JSON, append-only | retention of the run |
+| `run:<r>:cache` | hash | call signature → result of a side effect | retention of the run |
+| `run:<r>:open` | hash | reservation → `usd tokens`; `escrow` → `usd tokens` | closed when the run leaves `running`; the escrow when it ends |
+| `run:<r>:forfeits` | hash | reservation → `usd tokens` charged in full | retention of the run |
+| `scope:run:<r>` | hash | as every scope | retention of the run |
+| `scope:<s>` | hash | `ul tl` limits, `us ts` spent, `ur tr` reserved, `ue te` escrowed, `uf` forfeited, `uo` overage; `u` is nano-USD, `t` tokens | `global` and `tenant:` stay; `batch:` with its batch |
+| `watch` | zset | run → when somebody must look at it (ms); every live run, and only those | stays |
+| `clock` | hash | `tick` last tick, `patience` no rescue before, `granted` when patience was last given | stays |
+| `log` | stream | one entry for each change of money, oldest trimmed past 100,000 | stays, bounded |
+| `batch:<b>` | hash | `agent tenant total ended sealed created hash`, `stop:<reason>` counters | retention of the batch |
+| `batch:<b>:ids` | hash | custom_id → `content_hash run` | retention of the batch |
+| `batch:<b>:runs` | list | runs in input order | retention of the batch |
+| `batch:<b>:open` | set | runs that have not ended | empty at the end |
+| `batches` | zset | batch → created (ms) | an entry goes when its batch is gone |
+| `ids:<t>:<custom_id>` | string | `content_hash run`, for a single run with a custom_id | retention of the run |
+| `workers` | zset | worker → alive until (ms) | stays, dead entries are removed by the tick |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PERMANENT = ("watch", "clock", "log", "batches", "workers")
+"""Keys without an end, besides `scope:global` and `scope:tenant:*`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Builds the keys of one namespace."""
+
+    namespace: str
+
+    @property
+    def prefix(self) -> str:
+        """The routing key of every script: the hash tag that all keys share."""
+        return f"{{aq:{self.namespace}}}:"
+
+    @property
+    def broker_prefix(self) -> str:
+        """Put before every key of the Celery broker when it shares the state's server."""
+        return f"{self.prefix}mq:"
+
+    @property
+    def watch(self) -> str:
+        """Live runs by the time at which somebody must look at them."""
+        return f"{self.prefix}watch"
+
+    @property
+    def clock(self) -> str:
+        """When the tick last ran, and whether it is patient."""
+        return f"{self.prefix}clock"
+
+    @property
+    def log(self) -> str:
+        """The ledger's log."""
+        return f"{self.prefix}log"
+
+    @property
+    def batches(self) -> str:
+        """Names of batches by age."""
+        return f"{self.prefix}batches"
+
+    @property
+    def workers(self) -> str:
+        """Worker processes by the time until which they count as alive."""
+        return f"{self.prefix}workers"
+
+    def run(self, run_id: str, part: str = "") -> str:
+        """A run's hash, or one of its parts: msgs, trace, cache, open, forfeits."""
+        return f"{self.prefix}run:{run_id}{part and ':' + part}"
+
+    def scope(self, scope: str) -> str:
+        """A scope's account."""
+        return f"{self.prefix}scope:{scope}"
+
+    def batch(self, name: str, part: str = "") -> str:
+        """A batch's hash, or one of its parts: ids, runs, open."""
+        return f"{self.prefix}batch:{name}{part and ':' + part}"

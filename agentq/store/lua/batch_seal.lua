@@ -1,0 +1,10 @@
+-- Seal a batch: all rows are in, so it is over when all its runs are.
+--
+-- KEYS  1 routing key
+-- ARGV  1 batch
+-- REPLY {"SEALED", total} | {"MISSING"}
+local batch = P .. 'batch:' .. ARGV[1]
+if redis.call('EXISTS', batch) == 0 then return {'MISSING'} end
+redis.call('HSET', batch, 'sealed', '1')
+close_batch(ARGV[1])
+return {'SEALED', redis.call('HGET', batch, 'total')}

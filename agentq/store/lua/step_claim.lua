@@ -1,0 +1,26 @@
+-- Claim the next step of a queued run: grant a lease, raise the fence, hand over the thread.
+-- A running run is never claimed: run_rescue.lua alone brings it back to queued.
+--
+-- KEYS  1 routing key
+-- ARGV  1 run id   2 step that the message asks for, or '' for any   3 nonce, also the operation id   4 lease ms
+-- REPLY {"OK", fence, now, run fields and values, messages, trace, cached results}
+--       | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
+local id, nonce = ARGV[1], ARGV[3]
+local run = run_key(id)
+local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints')
+local state, fence = f[1], f[3]
+if not state then return {'MISSING'} end
+local now = now_ms()
+local replay = state == 'running' and fence_nonce(fence) == nonce
+if not replay then
+  if state == 'running' or state == 'cancelling' then return {'BUSY'} end
+  if state ~= 'queued' then return {'CLOSED'} end
+  if f[4] and tonumber(f[4]) > now then return {'NOT_YET'} end
+  if ARGV[2] ~= '' and ARGV[2] ~= f[2] then return {'STALE'} end
+  fence = int(fence_int(fence) + 1) .. '-' .. nonce
+  redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now), 'rn', '0')
+  if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
+  redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
+end
+return {'OK', fence, int(now), redis.call('HGETALL', run), redis.call('LRANGE', run .. ':msgs', 0, -1),
+  redis.call('LRANGE', run .. ':trace', 0, -1), redis.call('HGETALL', run .. ':cache')}

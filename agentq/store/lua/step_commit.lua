@@ -1,0 +1,62 @@
+-- Make part of a step final: thread, bill and progress move together, or only the bill when the fence is stale.
+--
+-- KEYS  1 routing key
+-- ARGV  1 run id   2 fence   3 operation id
+--       4 outcome: tools | continue | wait | end   5 stop reason (end) or deadline ms from now (wait) or ''
+--       6 grace ms until a lost message is sent again (continue)
+--       7 reservation or ''   8 how it closes   9 usd   10 tokens
+--      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items
+-- REPLY {"OK"} | {"CANCELLED"} (it ended as cancelled; the money is booked) | {"STALE"} (only the money is) | {"MISSING"}
+-- FLAGS allow-oom
+local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local run = run_key(id)
+local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step')
+local state = f[1]
+if not state then return {'MISSING'} end
+if f[3] == op then
+  if state == 'ended' and outcome ~= 'end' then return {'CANCELLED'} end
+  return {'OK'}
+end
+local usd, tokens = amount(ARGV[9]), amount(ARGV[10])
+local now = now_ms()
+if ARGV[7] ~= '' then close_reservation(id, run, scopes_of(run), ARGV[7], ARGV[8], usd, tokens) end
+if state ~= 'running' or f[2] ~= fence then
+  if was_holder(state, f[2], fence) then
+    end_run(id, run, 'cancelled', now, {'op', op})
+    return {'CANCELLED'}
+  end
+  return {'STALE'}
+end
+local fields, at = take(11)
+local lists = {}
+for _, part in ipairs({':msgs', ':trace'}) do
+  lists[part], at = take(at)
+  if #lists[part] > 0 then redis.call('RPUSH', run .. part, unpack(lists[part])) end
+end
+local cached = take(at)
+if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
+if f[4] then redis.call('HDEL', run, 'deaths') end
+if f[5] and outcome ~= 'continue' then redis.call('HDEL', run, 'failures') end
+fields[#fields + 1] = 'op'
+fields[#fields + 1] = op
+if outcome == 'end' then
+  end_run(id, run, ARGV[5], now, fields)
+elseif outcome == 'tools' then
+  redis.call('HSET', run, 'phase', 'tools', unpack(fields))
+elseif outcome == 'continue' then
+  forfeit_open(id, run, scopes_of(run))
+  fields[#fields + 1] = 'step'
+  fields[#fields + 1] = int(tonumber(f[6]) + 1)
+  fields[#fields + 1] = 'phase'
+  fields[#fields + 1] = 'model'
+  requeue(id, run, now, now + tonumber(ARGV[6]), fields)
+else
+  forfeit_open(id, run, scopes_of(run))
+  fields[#fields + 1] = 'phase'
+  fields[#fields + 1] = 'tools'
+  fields[#fields + 1] = 'deadline'
+  fields[#fields + 1] = int(now + tonumber(ARGV[5]))
+  requeue(id, run, now, now + tonumber(ARGV[5]), fields)
+  redis.call('HSET', run, 'state', 'waiting')
+end
+return {'OK'}

@@ -1,0 +1,92 @@
+"""Liveness: which runs somebody must look at, who is alive, and how leases are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import redis
+
+from agentq.core.records import Lease
+from agentq.store.keys import Keys
+from agentq.store.scripts import Scripts, unexpected
+
+Renewal = Literal["OK", "CANCELLING", "LOST"]
+
+GRACE_MS = 5_000
+"""How long a queued run's message may take before it is sent again; doubled each time."""
+LONGEST_GRACE_MS = 300_000
+DEATHS_MAX = 5
+"""Deaths on one step after which the run ends as `attempts_exhausted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """What was done about one due run. `verdict` is the script's word; `step` is set when a message is due."""
+
+    verdict: str
+    step: int | None = None
+    reason: str | None = None
+
+
+class Watch:
+    """The index of live runs by the time at which they need a look."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+
+    def due(self, lease_ms: int, limit: int) -> list[str]:
+        """Up to `limit` runs that are due now, the longest due first."""
+        return [str(run_id) for run_id in self._scripts.call("tick", lease_ms, limit)]
+
+    def rescue(self, run_id: str, lease_ms: int) -> Rescue:
+        """Put one due run right: see `run_rescue.lua`."""
+        reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, LONGEST_GRACE_MS, DEATHS_MAX)
+        match reply:
+            case [("DISPATCH" | "RESCUED") as verdict, step]:
+                return Rescue(verdict, step=int(step))
+            case ["ENDED", reason]:
+                return Rescue("ENDED", reason=reason)
+            case [("NOT_DUE" | "PATIENT" | "GONE") as verdict]:
+                return Rescue(verdict)
+            case _:
+                raise unexpected("run_rescue", reply)
+
+    def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
+        """Extend leases, all in one round trip; one answer for each."""
+        calls = [(lease.run_id, lease.fence, lease_ms) for lease in leases]
+        answers: list[Renewal] = []
+        for reply in self._scripts.call_many("lease_renew", calls):
+            match reply:
+                case [("OK" | "CANCELLING" | "LOST") as word]:
+                    answers.append(word)
+                case _:
+                    raise unexpected("lease_renew", reply)
+        return answers
+
+    def live(self) -> dict[str, int]:
+        """Every live run and the time (ms) at which somebody looks at it."""
+        return {str(run): int(due) for run, due in self._client.zrange(self._keys.watch, 0, -1, withscores=True)}
+
+    def sign_on(self, worker: str, seconds: float) -> None:
+        """Count a worker process as alive for so long. Called again and again by its heartbeat."""
+        alive_until = self.server_ms() + round(seconds * 1000)
+        self._client.zadd(self._keys.workers, {worker: alive_until})
+
+    def sign_off(self, worker: str) -> None:
+        """Forget a worker process that stops in good order."""
+        self._client.zrem(self._keys.workers, worker)
+
+    def workers(self) -> list[str]:
+        """The worker processes that are alive; the dead are forgotten."""
+        now = self.server_ms()
+        self._client.zremrangebyscore(self._keys.workers, "-inf", now)
+        return [str(name) for name in self._client.zrange(self._keys.workers, 0, -1)]
+
+    def server_ms(self) -> int:
+        """The server's clock in milliseconds since 1970."""
+        seconds, micros = self._client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
