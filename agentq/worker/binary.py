@@ -15,6 +15,7 @@ from agentq.core.errors import UnavailableError
 OLDEST = (7, 0)
 """The oldest server whose scripts are the ones agentq is written in."""
 
+_ON_PATH = ("valkey-server", "redis-server")
 _ANSWER = re.compile(r"(?i)\b(redis|valkey) server v=(\d+(?:\.\d+)+)")
 
 
@@ -100,10 +101,7 @@ def _resolved(name: str) -> Path:
 
 
 def _candidates() -> list[Path]:
-    return [
-        *_wheel(),
-        *(Path(found) for name in ("valkey-server", "redis-server") if (found := shutil.which(name))),
-    ]
+    return [*_wheel(), *(Path(found) for name in _ON_PATH if (found := shutil.which(name)))]
 
 
 def _wheel() -> list[Path]:

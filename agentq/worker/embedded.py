@@ -29,6 +29,8 @@ from agentq.worker.datafolder import DataFolder, ServerState, drop_socket, repla
 _START_SECONDS = 30.0
 # While it reads its file a server answers LOADING; a big one takes its time.
 _LOAD_SECONDS = 600.0
+# How long a running one may take to answer a PING.
+_ANSWER_SECONDS = 2.0
 
 
 class EmbeddedServer:
@@ -250,8 +252,8 @@ def _client(state: ServerState) -> redis.Redis:
     return redis.Redis(
         unix_socket_path=state.socket,
         password=state.password or None,
-        socket_timeout=2.0,
-        socket_connect_timeout=2.0,
+        socket_timeout=_ANSWER_SECONDS,
+        socket_connect_timeout=_ANSWER_SECONDS,
         # The callers repeat, with a deadline of their own.
         retry=Retry(NoBackoff(), 0),
         decode_responses=True,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL, Signals
 
 import pytest
 
@@ -46,11 +46,11 @@ class ProcessGroup:
         """None while it runs."""
         return self._popen.poll()
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """To the process itself."""
         self._popen.send_signal(number)
 
-    def signal_group(self, number: signal.Signals) -> None:
+    def signal_group(self, number: Signals) -> None:
         """To the process and all in its group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
@@ -64,7 +64,7 @@ class ProcessGroup:
 
     def end(self) -> None:
         """Kill the group and reap the process. Harmless when it is gone."""
-        self.signal_group(signal.SIGKILL)
+        self.signal_group(SIGKILL)
         self._popen.wait()
         self._output.close()
 

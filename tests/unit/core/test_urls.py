@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 from kombu import Connection
@@ -40,7 +42,7 @@ def test_redis_py_and_kombu_read_the_same_server_database_and_credentials(ours):
     mine = redis.ConnectionPool.from_url(ours).connection_kwargs
     with Connection(broker_url_for(ours)) as connection:
         # kombu resolves a URL only when a channel is made, which would connect.
-        channel = object.__new__(Channel)
+        channel: Any = object.__new__(Channel)
         channel.connection = connection.transport
         channel.closed = True
         theirs = channel._connparams()
