@@ -1,0 +1,139 @@
+"""What goes to a model and what comes back, in one shape for every provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Role(str, Enum):  # noqa: UP042 - printed as `Role.USER`, as in the seed
+    """Who speaks in a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model asks for. `arguments` is the text it wrote: perhaps not JSON, never trusted."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def as_dict(self) -> dict[str, str]:
+        """The three fields as a JSON object."""
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
+        """The inverse of `as_dict`.
+
+        Raises:
+            KeyError: when a field is missing.
+        """
+        return cls(data["id"], data["name"], data["arguments"])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. An assistant's may ask for tools; a tool's names the call that it answers."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object; fields that say nothing are left out."""
+        data: dict[str, Any] = {"role": self.role.value, "content": self.content}
+        if self.tool_calls:
+            data["tool_calls"] = [call.as_dict() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            data["tool_call_id"] = self.tool_call_id
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Message:
+        """The inverse of `as_dict`.
+
+        Raises:
+            KeyError: when `role` is missing.
+            ValueError: for a role that does not exist.
+        """
+        return cls(
+            role=Role(data["role"]),
+            content=data.get("content", ""),
+            tool_calls=tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
+            tool_call_id=data.get("tool_call_id"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a call. The cached ones are part of the input, the reasoning ones part of the output."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One call of a model.
+
+    `max_output_tokens` is the cap on the answer, without which a call has no worst case. `tools` are
+    declarations (`name`, `description`, `parameters`); `tool_choice="none"` forbids calling them. `extra`
+    is added to what the provider receives; `metadata` is the label of the row that is worked on: the
+    client may read it, but it is never sent out.
+    """
+
+    messages: Sequence[Message]
+    system: str | None = None
+    max_output_tokens: int = 1024
+    temperature: float | None = None
+    stop: Sequence[str] = ()
+    prompt_ref: str | None = None
+    json_schema: Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | None = None
+    operation: str = "chat"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult:
+    """The reply: text, calls that the model asks for, or both. `model` is the one that really answered."""
+
+    text: str
+    usage: Usage
+    provider: str
+    model: str
+    finish_reason: str = "stop"
+    prompt_ref: str | None = None
+    tool_calls: Sequence[ToolCall] = ()
+    raw: Any = None
+
+    @property
+    def wants_tools(self) -> bool:
+        """Whether the model waits for results before it answers."""
+        return bool(self.tool_calls)
