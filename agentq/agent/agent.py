@@ -1,0 +1,174 @@
+"""An agent: configuration only, and the loop that carries out its decisions in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from agentq.agent import loop
+from agentq.agent.budgets import Budgets, refused_by
+from agentq.agent.loopdetect import LoopDetector
+from agentq.agent.request import call_need, closing_need, closing_request, model_request, reply_cost
+from agentq.agent.thread import Thread, TraceEvent
+from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
+from agentq.core.lifecycle import StopReason
+from agentq.provider.client import LLMClient
+from agentq.provider.pricing import Pricing
+from agentq.tools import CallContext, ToolExecutor
+
+_BUDGETS = Budgets()
+_DETECTOR = LoopDetector()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended. `ok` says whether the work is done; the thread has everything else."""
+
+    thread: Thread
+    stop_reason: StopReason
+    answer: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run finished."""
+        return self.stop_reason.is_success
+
+
+class Agent:
+    """A model, its tools and its limits. It holds no state of a run: many runs may share it at once.
+
+    `loop_detector` gives the thresholds of distributed runs; in process the thread's own detector decides.
+    `pricing` maps exact model ids to prices; without it money stays at zero. `max_tool_bytes_per_step`
+    bounds all results of a step together, `closing_seconds` the closing turn where it runs under a
+    deadline. `on_event` is called for each new trace event.
+
+    Raises:
+        ValueError: for a limit that leaves no room.
+    """
+
+    def __init__(
+        self,
+        client: LLMClient,
+        executor: ToolExecutor,
+        *,
+        system: str = "",
+        budgets: Budgets = _BUDGETS,
+        pricing: Pricing | None = None,
+        allowlist: Sequence[str] | None = None,
+        max_tool_errors: int = 4,
+        max_output_tokens: int = 2048,
+        on_event: Callable[[TraceEvent], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
+        name: str = "agent",
+        loop_detector: LoopDetector | None = _DETECTOR,
+        max_calls_per_step: int = 16,
+        max_tool_bytes_per_step: int = 16_000,
+        closing_seconds: float = 30.0,
+    ) -> None:
+        for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
+            if locals()[limit] <= 0:
+                raise ValueError(f"{limit} must be more than 0")
+        if max_tool_bytes_per_step < MIN_BYTES_PER_CALL * max_calls_per_step:
+            raise ValueError(
+                f"max_tool_bytes_per_step={max_tool_bytes_per_step} is too little for {max_calls_per_step} "
+                f"calls: allow {MIN_BYTES_PER_CALL} bytes for each, or lower max_calls_per_step"
+            )
+        self.client = client
+        self.executor = executor
+        self.system = system
+        self.budgets = budgets
+        self.pricing = pricing
+        self.allowlist = allowlist
+        self.max_tool_errors = max_tool_errors
+        self.max_output_tokens = max_output_tokens
+        self.on_event = on_event
+        self.now = now
+        self.name = name
+        self.loop_detector = loop_detector
+        self.max_calls_per_step = max_calls_per_step
+        self.max_tool_bytes_per_step = max_tool_bytes_per_step
+        self.closing_seconds = closing_seconds
+
+    def run(self, thread: Thread, task: str | None = None, *, ctx: CallContext | None = None) -> RunResult:
+        """Work on the thread until it is done, stopped, or waits for a person.
+
+        A failing model ends the run with `model_error`; it does not raise. A call that was interrupted
+        after its tool acted and before the caller saved the thread will act again when an older snapshot
+        is resumed, unless the tool is idempotent.
+
+        Args:
+            thread: the state; it is changed in place and can be saved at any time between calls.
+            task: what to do; None goes on with a thread that is not done.
+            ctx: for whom the tools act, and the calls that a person has approved.
+
+        Raises:
+            ValueError: for a new thread without a task.
+        """
+        ctx = ctx or CallContext()
+        loop.begin(self, thread, task)
+        before, started = thread.spend.seconds, self.now()
+        while True:
+            thread.spend.seconds = before + self.now() - started
+            events = len(thread.trace)
+            action = loop.next_action(self, thread, self.budgets, ctx.approved_calls)
+            match action:
+                case loop.End(reason):
+                    return RunResult(thread, reason, thread.answer)
+                case loop.Wait(signatures):
+                    loop.wait(thread, signatures)
+                case loop.Close(reason):
+                    self._close(thread, reason)
+                case loop.CallModel():
+                    self._step(thread, ctx)
+                case loop.RunTools(calls):
+                    pairs = [(call.name, call.arguments) for call in calls]
+                    results = self.executor.call_many(
+                        pairs, ctx, allowlist=self.allowlist, cache=thread.tool_results
+                    )
+                    loop.apply_results(self, thread, calls, results)
+            self._announce(thread, events)
+
+    def _step(self, thread: Thread, ctx: CallContext) -> None:
+        request = model_request(self, thread, {})
+        refused = refused_by(self.budgets, thread.spend, call_need(self, thread, request, {}))
+        if refused is not None:
+            thread.closing = refused
+            return
+        try:
+            result = self.client.complete(request)
+        except Exception as error:  # whatever a client raises, the run must come back with its thread
+            loop.end(thread, StopReason.MODEL_ERROR, _describe(error), kind="model_error")
+            return
+        loop.apply_reply(self, thread, result, cost=reply_cost(self, result), approved=ctx.approved_calls)
+
+    def _close(self, thread: Thread, reason: StopReason) -> None:
+        request = closing_request(self, thread, reason, {})
+        refused = refused_by(self.budgets, thread.spend, closing_need(self, thread, request))
+        if refused is not None:
+            loop.end(thread, reason, f"the closing turn does not fit: {refused.value}", kind="final_turn")
+            return
+        try:
+            result = self.client.complete(request)
+        except Exception as error:  # the run ends for its own reason, only without an answer
+            loop.end(thread, reason, _describe(error), kind="final_turn")
+            return
+        loop.apply_closing(self, thread, reason, result, cost=reply_cost(self, result))
+
+    def _announce(self, thread: Thread, since: int) -> None:
+        """Date the new events, and show them to who wants to see them."""
+        for i in range(since, len(thread.trace)):
+            event = dataclasses.replace(thread.trace[i], at=_utc_now())
+            thread.trace[i] = event
+            if self.on_event is not None:
+                self.on_event(event)
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")  # noqa: TID251 - a label; nothing is decided by it

@@ -1,0 +1,272 @@
+"""What a run does next, and what a reply or a result changes.
+
+These functions touch only the thread they are given: no clock, no network, no randomness. The agent in
+one process and the distributed step both carry out what they decide, so a run is the same run in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from agentq.agent.budgets import Budgets
+from agentq.agent.loopdetect import REPEAT_WARNING, Verdict, digest
+from agentq.agent.request import closing_messages, step_limits
+from agentq.agent.thread import Thread, pending_calls
+from agentq.agent.toolmessage import size, tool_message, tool_messages
+from agentq.core.lifecycle import StopReason
+from agentq.core.money import NanoUSD, to_usd
+from agentq.provider.bounds import Anchor
+from agentq.provider.types import ChatResult, Message, Role, ToolCall, Usage
+from agentq.tools import CallContext, ToolResult, call_signature
+
+if TYPE_CHECKING:
+    from agentq.agent.agent import Agent
+
+_ID_CHARS = 64
+_RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Make the next step's model call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Execute these calls, in this order; all of them may be executed."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Make the closing turn; the run then ends with this reason."""
+
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Execute nothing before a person has decided on the calls of these signatures."""
+
+    signatures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing is left to do."""
+
+    reason: StopReason
+
+
+Action = CallModel | RunTools | Close | Wait | End
+
+
+def begin(agent: Agent, thread: Thread, task: str | None) -> None:  # noqa: ARG001 - one shape for all
+    """Start a thread with a task, go on with one, or give an ended one its next task.
+
+    Without a task, a run that waited for approval or ended with a model error goes on where it stopped.
+    With one, calls that still wait for a person are answered as refused, so that each call has its result.
+
+    Raises:
+        ValueError: for a thread without messages and without a task.
+    """
+    if task is None:
+        if not thread.messages:
+            raise ValueError("a new thread needs a task")
+        if thread.stop_reason in _RESUMABLE:
+            thread.stop_reason = None
+        return
+    refusal = ToolResult.failure(
+        "needs_approval", "This call was not approved and not made: the user went on with something else."
+    )
+    thread.messages += [tool_message(call, refusal) for call in pending_calls(thread)]
+    # The same question asked again by a person is not a loop of the model.
+    if thread.stop_reason is not None and thread.detector is not None:
+        thread.detector = thread.detector.fresh()
+    thread.stop_reason = None
+    thread.answer = ""
+    thread.closing = None
+    thread.pending_approvals = []
+    thread.goal = task
+    thread.add(Role.USER, task)
+
+
+def next_action(agent: Agent, thread: Thread, budgets: Budgets, approved: frozenset[str]) -> Action:
+    """What to do now: exactly one thing.
+
+    Args:
+        agent: whose tools say which calls are gated.
+        thread: the run's state; it is not changed.
+        budgets: what the run may spend.
+        approved: the signatures that a person has approved.
+    """
+    if thread.stop_reason is not None:
+        return End(StopReason(thread.stop_reason))
+    calls = pending_calls(thread)
+    if calls:
+        undecided = _undecided(agent, thread, calls, approved)
+        return Wait(tuple(undecided)) if undecided else RunTools(tuple(calls))
+    if thread.closing is not None:
+        return Close(thread.closing)
+    exceeded = budgets.exceeded_by(thread.spend)
+    return CallModel() if exceeded is None else Close(exceeded)
+
+
+def apply_reply(
+    agent: Agent,
+    thread: Thread,
+    result: ChatResult,
+    *,
+    cost: NanoUSD | None,
+    approved: frozenset[str] = frozenset(),
+) -> None:
+    """Take in the reply of a step's model call: it ends the run, or asks for tools.
+
+    Args:
+        agent: the agent whose step it was.
+        thread: the run's state.
+        result: the reply.
+        cost: nano-USD; None when the price is unknown.
+        approved: the signatures that a person has approved.
+    """
+    thread.step += 1
+    thread.spend.steps += 1
+    thread.record("step", f"step {thread.step}")
+    limits = step_limits(agent)
+    # A second step's worth of calls is answered as refused; beyond that they would only cost context.
+    calls = _with_ids(thread, result.tool_calls[: 2 * limits.calls])
+    _book(thread, result.usage, cost)
+    thread.messages.append(Message(Role.ASSISTANT, result.text, tool_calls=calls))
+    thread.anchor = _anchor(thread, result.usage)
+    if not calls:
+        thread.answer = result.text
+        thread.stop_reason = StopReason.FINISHED.value
+        thread.record("finished", "no further tool calls", ok=bool(result.text))
+        return
+    excess = calls[limits.calls :]
+    if excess:
+        thread.record("calls_refused", f"{len(result.tool_calls)} calls, {limits.calls} made", ok=False)
+        refusal = ToolResult.failure("tool_error", f"Not made: at most {limits.calls} calls in one step.")
+        thread.messages += [tool_message(call, refusal) for call in excess]
+    thread.pending_approvals = _undecided(agent, thread, calls[: limits.calls], approved)
+
+
+def apply_results(
+    agent: Agent, thread: Thread, calls: Sequence[ToolCall], results: Sequence[ToolResult]
+) -> None:
+    """Take in the results of a step's calls: one message each, and perhaps the decision to stop.
+
+    Raises:
+        ValueError: when there is not exactly one result for each call.
+    """
+    stop: StopReason | None = None
+    notes = []
+    for call, result in zip(calls, results, strict=True):
+        signature, seen = call_signature(call.name, call.arguments), digest(result.content)
+        detail = f"{call.name}:{'ok' if result.ok else result.error_code}"
+        thread.record("tool_result", detail, ok=result.ok, call=signature, digest=seen)
+        thread.spend.tool_errors += not result.ok
+        verdict = thread.detector.observe_digest(signature, seen) if thread.detector else Verdict.OK
+        notes.append(REPEAT_WARNING if verdict is Verdict.WARN else "")
+        if verdict is Verdict.WARN:
+            thread.record("repeat_warning", call.name)
+        elif verdict is Verdict.STOP:
+            thread.record("loop_detected", call.name, ok=False)
+            stop = StopReason.LOOP_DETECTED
+    room = step_limits(agent).tool_bytes - _tool_bytes(thread)
+    thread.messages += tool_messages(calls, results, notes, room)
+    thread.pending_approvals = []
+    if stop is None and thread.spend.tool_errors >= agent.max_tool_errors:
+        stop = StopReason.TOOL_ERROR_CEILING
+    thread.closing = thread.closing or stop
+
+
+def apply_closing(
+    agent: Agent,  # noqa: ARG001 - one shape for all
+    thread: Thread,
+    reason: StopReason,
+    result: ChatResult,
+    *,
+    cost: NanoUSD | None,
+) -> None:
+    """Take in the closing turn's reply and end the run. Calls that it asks for all the same are dropped."""
+    thread.messages += closing_messages(reason)
+    # Providers refuse an assistant message that says nothing.
+    if result.text:
+        thread.messages.append(Message(Role.ASSISTANT, result.text))
+    _book(thread, result.usage, cost)
+    thread.anchor = _anchor(thread, result.usage)
+    thread.answer = result.text
+    end(
+        thread,
+        reason,
+        f"{reason.value}: the model asked for tools" if result.wants_tools else reason.value,
+        ok=bool(result.text) and not result.wants_tools,
+        kind="final_turn",
+    )
+
+
+def wait(thread: Thread, signatures: Sequence[str]) -> None:
+    """Stop for a person: in one process the run ends with `needs_approval` and is resumed by the next."""
+    thread.pending_approvals = list(signatures)
+    end(thread, StopReason.NEEDS_APPROVAL, ", ".join(signatures), ok=True, kind="needs_approval")
+
+
+def end(thread: Thread, reason: StopReason, detail: str = "", ok: bool = False, kind: str = "end") -> None:
+    """End the run with this reason and say so in the trace. The answer stays what it is."""
+    thread.closing = None
+    thread.stop_reason = reason.value
+    thread.record(kind, detail, ok=ok)
+
+
+def _undecided(
+    agent: Agent, thread: Thread, calls: Sequence[ToolCall], approved: frozenset[str]
+) -> list[str]:
+    """The signatures of the calls that a person must decide on, each once, in order."""
+    ctx = CallContext(approved_calls=approved)
+    signatures: dict[str, None] = {}
+    for call in calls:
+        refusal = agent.executor.check(call.name, call.arguments, ctx, agent.allowlist, thread.tool_results)
+        if refusal is not None and refusal.error_code == "needs_approval":
+            signatures[call_signature(call.name, call.arguments)] = None
+    return list(signatures)
+
+
+def _with_ids(thread: Thread, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls with ids that exist, are short, and are unique in the thread."""
+    seen = {call.id for message in thread.messages for call in message.tool_calls}
+    named = []
+    for i, call in enumerate(calls):
+        name, again = call.id, 0
+        while not name or len(name) > _ID_CHARS or name in seen:
+            name = f"call_{thread.step}_{i}" + (f"_{again}" if again else "")
+            again += 1
+        seen.add(name)
+        named.append(replace(call, id=name))
+    return tuple(named)
+
+
+def _book(thread: Thread, usage: Usage, cost: NanoUSD | None) -> None:
+    thread.spend.tokens += usage.total_tokens
+    if cost is None:
+        thread.unpriced_calls += 1
+    else:
+        thread.spend.usd += to_usd(cost)
+
+
+def _anchor(thread: Thread, usage: Usage) -> Anchor | None:
+    # A reply without usage counts nothing: the next bound must take the whole context.
+    return Anchor(len(thread.messages), usage.total_tokens) if usage.input_tokens > 0 else None
+
+
+def _tool_bytes(thread: Thread) -> int:
+    """Bytes of the tool messages that this step already has."""
+    total = 0
+    for message in reversed(thread.messages):
+        if message.role is Role.ASSISTANT:
+            break
+        total += size(message.content)
+    return total
