@@ -117,10 +117,11 @@ def read_rows(source: str) -> Iterator[tuple[str, Row]]:
 class RowFile:
     """A JSONL input in which every line is known to be good. Iterate it as often as needed, then close it."""
 
-    def __init__(self, source: str, lines: IO[bytes], *, agent: str) -> None:
+    def __init__(self, source: str, lines: IO[bytes], *, agent: str, max_usd: Decimal | None) -> None:
         self._label = _label(source)
         self._lines = lines
         self._agent = agent
+        self._max_usd = max_usd
         self.total = 0
 
     def __enter__(self) -> RowFile:
@@ -147,8 +148,13 @@ class RowFile:
         for number, parsed in _parsed(self._lines):
             if isinstance(parsed, str):
                 raise InputError([f"{self._label}:{number}: the file changed while it was read: {parsed}"])
-            row = replace(parsed, agent=parsed.agent or self._agent)
-            yield replace(row, custom_id=ids.claim(row, number))
+            yield replace(
+                parsed,
+                # Of the line as it is written: the same file under another cap is a conflict, not new runs.
+                custom_id=ids.claim(parsed, number),
+                agent=parsed.agent or self._agent,
+                max_usd=self._max_usd if parsed.max_usd is None else parsed.max_usd,
+            )
 
     def check(self, agents: Collection[str] | None) -> None:
         """Look at every line once.
@@ -169,20 +175,22 @@ class RowFile:
             raise InputError(problems)
 
     def _problem(self, parsed: Row, number: int, agents: Collection[str] | None, ids: _Ids) -> str:
-        row = replace(parsed, agent=parsed.agent or self._agent)
         try:
-            ids.claim(row, number)
+            ids.claim(parsed, number)
         except ValueError as error:
             return str(error)
-        if not row.agent:
+        agent = parsed.agent or self._agent
+        if not agent:
             return "no agent: name one with --agent, or in the row as 'agent'"
-        if agents is not None and row.agent not in agents:
+        if agents is not None and agent not in agents:
             known = ", ".join(sorted(agents)) or "none"
-            return f"unknown agent {row.agent!r}{nearest(row.agent, agents)}; this app has {known}"
+            return f"unknown agent {agent!r}{nearest(agent, agents)}; this app has {known}"
         return ""
 
 
-def load_rows(source: str, *, agents: Collection[str] | None = None, agent: str = "") -> RowFile:
+def load_rows(
+    source: str, *, agents: Collection[str] | None = None, agent: str = "", max_usd: Decimal | None = None
+) -> RowFile:
     """Check a whole input and give it back ready to be read again.
 
     What can be read only once (standard input, a pipe) is copied to a temporary file first.
@@ -191,11 +199,12 @@ def load_rows(source: str, *, agents: Collection[str] | None = None, agent: str 
         source: the path of a JSONL file, or `-`.
         agents: the names a row may use; None when they are not known here.
         agent: the agent of rows that name none.
+        max_usd: the cap of rows that name none.
 
     Raises:
         InputError: with every problem of the input; nothing may be submitted then.
     """
-    rows = RowFile(source, _rewindable(source), agent=agent)
+    rows = RowFile(source, _rewindable(source), agent=agent, max_usd=max_usd)
     try:
         rows.check(agents)
     except BaseException:

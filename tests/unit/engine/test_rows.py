@@ -100,9 +100,19 @@ def test_rows_come_in_order_with_ids_and_agents(tmp_path: Path) -> None:
         assert len(rows) == 4
         read = list(rows)
         assert list(rows) == read
-    plain = parse_row({"input": "x", "agent": "orders"}).content_hash
+    plain = parse_row({"input": "x"}).content_hash
     assert [row.custom_id for row in read] == [plain, "t-1", f"{plain}-2", f"{plain}-3"]
     assert [row.agent for row in read] == ["orders", "triage", "orders", "orders"]
+
+
+def test_a_cap_for_all_rows_changes_no_id_and_yields_to_a_row(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", {"input": "x"}, {"input": "y", "max_usd": "0.5"})
+    with (
+        load_rows(source, agent="orders") as plain,
+        load_rows(source, agent="orders", max_usd=Decimal(1)) as capped,
+    ):
+        assert [row.custom_id for row in plain] == [row.custom_id for row in capped]
+        assert [row.max_usd for row in capped] == [Decimal(1), Decimal("0.5")]
 
 
 def test_a_broken_line_is_named_with_its_position(tmp_path: Path) -> None:

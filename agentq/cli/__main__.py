@@ -1,0 +1,7 @@
+"""`python -m agentq.cli`."""
+
+from __future__ import annotations
+
+from agentq.cli.group import main
+
+main()

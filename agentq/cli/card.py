@@ -1,0 +1,73 @@
+"""One run on a few lines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from agentq.cli.resultline import seconds
+from agentq.core.money import format_usd
+
+if TYPE_CHECKING:
+    from agentq.cli.console import Console
+    from agentq.core.records import RunRecord
+
+
+def run_fields(record: RunRecord) -> dict[str, Any]:
+    """A run for JSON."""
+    return {
+        "id": record.id,
+        "agent": record.spec.agent,
+        "tenant": record.spec.tenant,
+        "batch": record.spec.batch,
+        "custom_id": record.spec.custom_id,
+        "state": record.state.value,
+        "step": record.step,
+        "phase": record.phase,
+        "stop_reason": record.stop_reason.value if record.stop_reason else None,
+        "stop_scope": record.stop_scope,
+        "stop_detail": record.stop_detail,
+        "answer": record.answer,
+        "steps": record.steps,
+        "attempts": record.attempts,
+        "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
+        "usd": format_usd(record.usd_nano),
+        "pending": [
+            {"id": call.id, "tool": call.tool, "arguments": call.arguments, "signature": call.signature}
+            for call in record.pending
+        ],
+        "metadata": dict(record.spec.metadata),
+        "created_at": seconds(record.created_ms),
+        "started_at": seconds(record.started_ms),
+        "ended_at": seconds(record.ended_ms),
+    }
+
+
+def run_card(console: Console, record: RunRecord) -> None:
+    """A run for a person."""
+    spec = record.spec
+    why = record.stop_reason.value if record.stop_reason else f"step {record.step}, {record.phase}"
+    console.out(f"run {record.id}: {record.state.value}, {why}")
+    of_batch = f", batch {spec.batch}" if spec.batch else ""
+    called = f", custom_id {spec.custom_id}" if spec.custom_id else ""
+    console.out(f"  agent {spec.agent}, tenant {spec.tenant}{of_batch}{called}")
+    if record.stop_scope or record.stop_detail:
+        console.out(f"  because of {' '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
+    console.out(
+        f"  {record.steps} steps, {record.attempts} attempts, {record.input_tokens} tokens in, "
+        f"{record.output_tokens} out, {format_usd(record.usd_nano)} USD, "
+        f"{record.seconds_ms / 1000:.1f} s at work"
+    )
+    console.out(f"  submitted {_clock(record.created_ms)}, ended {_clock(record.ended_ms)}")
+    for call in record.pending:
+        console.out(
+            f"  waits for approval of {call.tool}({call.arguments}), asked {_clock(call.asked_at_ms)}"
+        )
+    if record.answer is not None:
+        console.out(f"  answer: {record.answer}")
+
+
+def _clock(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "not yet"
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

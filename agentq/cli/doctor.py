@@ -1,0 +1,99 @@
+"""`agentq doctor`: what stands between you and a run, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentq.cli.failure import UNAVAILABLE, is_unreachable
+from agentq.cli.globals import verb
+from agentq.core.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentq.cli.session import Session
+
+OLDEST = (7, 0)
+CLOCK_MS_MAX = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: what was looked at, how it is, and the fix where there is one to make."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+
+
+@verb("doctor")
+def command(session: Session) -> int:
+    """Check the state server, the broker and the workers, and say what to mend."""
+    checks, code = diagnose(session)
+    if session.console.json:
+        session.console.document(
+            [{"check": c.name, "ok": c.ok, "found": c.found, "fix": c.fix or None} for c in checks]
+        )
+        return code
+    for check in checks:
+        mark = click.style("ok ", fg="green") if check.ok else click.style("fix", fg="red")
+        session.console.out(f"{mark}  {check.name:<16}{check.found}")
+        if not check.ok and check.fix:
+            session.console.out(f"     {'':<16}→ {check.fix}")
+    return code
+
+
+def diagnose(session: Session) -> tuple[list[Check], int]:
+    """All checks, and the exit code: 7 when a server cannot be reached, 1 when something is to be mended."""
+    app = session.any_app()
+    try:
+        session.need_server(app)
+        app.ping()
+        facts = app.doctor_facts()
+    except Exception as error:
+        if not isinstance(error, UnavailableError) and not is_unreachable(error):
+            raise
+        hint = getattr(error, "hint", "") or "check the address and that the server runs"
+        return [Check("state server", False, str(error), hint)], UNAVAILABLE
+    checks = judge(facts)
+    return checks, 0 if all(check.ok for check in checks) else 1
+
+
+def judge(facts: Mapping[str, Any]) -> list[Check]:
+    """What the facts about the server mean."""
+    version = str(facts["version"])
+    off = abs(int(facts["clock_ms_off"]))
+    workers = list(facts["workers"])
+    return [
+        Check("state server", True, f"{facts['server']} answers"),
+        Check("version", _release(version) >= OLDEST, version, "agentq needs Redis or Valkey 7.0 or newer"),
+        Check(
+            "persistence",
+            bool(facts["aof"]),
+            "append-only file on" if facts["aof"] else "append-only file off: a restart loses runs and money",
+            "CONFIG SET appendonly yes, and the same in the server's configuration",
+        ),
+        Check(
+            "eviction",
+            facts["policy"] == "noeviction",
+            f"maxmemory-policy {facts['policy']}",
+            "CONFIG SET maxmemory-policy noeviction: any other may drop a run",
+        ),
+        Check("role", facts["role"] == "master", str(facts["role"]), "point AGENTQ_REDIS_URL at the primary"),
+        Check("clock", off <= CLOCK_MS_MAX, f"{off} ms off this machine's", "synchronise the clocks (NTP)"),
+        Check("broker", True, "answers"),
+        Check(
+            "workers",
+            bool(workers),
+            f"{len(workers)} alive" if workers else "none: runs are queued, nobody does them",
+            "agentq up, or agentq worker, starts one",
+        ),
+    ]
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

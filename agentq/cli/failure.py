@@ -1,0 +1,81 @@
+"""From an exception to one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+
+from agentq.core.errors import AgentQError
+
+INTERRUPTED = 130
+UNAVAILABLE = 7
+USAGE = 2
+BUG = 1
+
+_SERVER_PACKAGES = ("redis", "kombu", "amqp")
+_SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading")
+
+
+def report(error: BaseException, *, verbose: bool) -> int:
+    """Say what went wrong on stderr and give the exit code. With `verbose`, the traceback too."""
+    match error:
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else BUG
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED
+        case BrokenPipeError():
+            # Whoever read our output has left; nothing more may be written to it, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BUG
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.format_message(), err=True)
+            return USAGE
+        case click.UsageError():
+            name = error.ctx.command_path if error.ctx else "agentq"
+            _say(_sentence(error.format_message()), f"{name} --help")
+            return USAGE
+        case click.ClickException():
+            _say(_sentence(error.format_message()))
+            return USAGE
+        case AgentQError():
+            _say(str(error), error.hint)
+            _trace(error, verbose)
+            return error.exit_code
+    if is_unreachable(error):
+        first_line = str(error).strip().partition("\n")[0]
+        _say(f"the server cannot be reached: {first_line or type(error).__name__}", "agentq doctor checks it")
+        _trace(error, verbose)
+        return UNAVAILABLE
+    _say(
+        f"this is a bug in agentq: {type(error).__name__}: {error}",
+        "" if verbose else "-v shows the traceback",
+    )
+    _trace(error, verbose)
+    return BUG
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether the error is a broken connection to Redis or to the broker, by the packages that raise it."""
+    return any(
+        kind.__module__.partition(".")[0] in _SERVER_PACKAGES and kind.__name__.startswith(_SERVER_WORDS)
+        for kind in type(error).__mro__
+    )
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _say(sentence: str, hint: str = "") -> None:
+    click.echo(f"{click.style('error:', fg='red')} {sentence}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)
+
+
+def _trace(error: BaseException, verbose: bool) -> None:
+    if verbose:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)

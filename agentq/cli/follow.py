@@ -1,0 +1,55 @@
+"""Follow a batch until nothing in it moves by itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agentq.cli.progress import progress
+from agentq.cli.tally import TIMED_OUT, Tally, provider_refused
+
+if TYPE_CHECKING:
+    from agentq.app import Batch
+    from agentq.cli.session import Session
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 1.0
+
+
+def follow(session: Session, batch: Batch, *, timeout: float | None = None, events: bool = True) -> Tally:
+    """Show progress until all runs have ended or wait for a person, or the time is up."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = _FIRST_PAUSE
+    with progress(session.console, events=events) as shown:
+        while True:
+            tally = Tally.read(batch)
+            shown.show(tally)
+            if tally.is_settled or (deadline is not None and time.monotonic() >= deadline):
+                return tally
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.2, _LONGEST_PAUSE)
+
+
+def conclude(session: Session, batch: Batch, tally: Tally) -> int:
+    """Say how it ended, on stdout; give the exit code."""
+    console = session.console
+    if not tally.is_settled:
+        code = TIMED_OUT
+        console.say(f"time is up: {tally.total - tally.ended} runs have not ended; they go on")
+        console.say(f"  agentq watch {batch.name}")
+    else:
+        code = tally.exit_code(provider_refused=provider_refused(batch, tally))
+    if console.json:
+        console.event("result", exit_code=code, **tally.as_dict())
+        return code
+    console.out(f"{batch.name}: {tally}")
+    for reason, count in sorted(tally.stop_reasons.items(), key=lambda item: (-item[1], item[0])):
+        console.out(f"  {reason:<20}{count:>8}")
+    if tally.waiting:
+        console.say(f"{tally.waiting} runs wait for approval: agentq status {batch.name} shows them")
+    return code
+
+
+def detached(session: Session, name: str) -> None:
+    """Say that leaving changed nothing."""
+    session.console.say(f"\ndetached: nothing was cancelled; agentq watch {name} shows it again")

@@ -1,0 +1,96 @@
+"""`agentq` itself: the list of verbs, and the one place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from agentq.cli.failure import report
+from agentq.cli.globals import GlobalOptions
+from agentq.cli.session import Session
+from agentq.core.errors import UsageError
+
+VERBS = {
+    "demo": "Twenty tasks through real workers, with nothing to set up.",
+    "up": "Run everything on this machine: server, workers, Flower.",
+    "down": "Stop what `agentq up` started here.",
+    "worker": "Run one worker process.",
+    "submit": "Submit a JSONL file as a batch.",
+    "run": "Run one agent once and print its answer.",
+    "status": "Show everything, one batch or one run.",
+    "watch": "Follow a batch until it ends.",
+    "wait": "Wait for a batch; the exit code says how it ended.",
+    "results": "Write the results of a batch as JSONL.",
+    "show": "Show one run: its answer, messages or trace.",
+    "batches": "List the batches.",
+    "metrics": "The metrics of a batch, in the order to read them.",
+    "cancel": "Cancel a run, or what is left of a batch.",
+    "doctor": "Check the server, the broker and the workers.",
+}
+
+
+class LazyGroup(GlobalOptions, click.Group):
+    """A group that knows its verbs by name and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """All verbs, in the order in which they are met."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the verb's module and take the command of the same name out of it."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"agentq.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb.
+
+        Raises:
+            UsageError: for a word that is no verb, with the nearest that is.
+        """
+        word = args[0]
+        if word not in VERBS and not word.startswith("-"):
+            from agentq.engine.rows import nearest
+
+            raise UsageError(
+                f"there is no verb {word!r}{nearest(word, VERBS)}", hint="agentq --help lists them"
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without importing any."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: ARG002
+        windows_expand_args: bool = True,  # noqa: ARG002
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the verb and leave with its exit code."""
+        session = Session()
+        run: Callable[..., Any] = super().main
+        try:
+            code = run(args, prog_name or "agentq", complete_var, standalone_mode=False, obj=session, **extra)
+        except BaseException as error:
+            code = report(error, verbose=session.verbosity > 0)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog="First steps: `agentq demo` needs nothing; `agentq up -A agents:app` runs your own agents.",
+)
+def main() -> None:
+    """Run LLM agents in bulk: queued, budgeted, and never lost."""

@@ -1,0 +1,111 @@
+"""Progress of a batch on stderr: a live bar for a person, a line every ten seconds for a log, or events."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from agentq.cli.console import Console
+from agentq.cli.tally import Tally
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+PLAIN_SECONDS = 10.0
+EVENT_SECONDS = 1.0
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """Shows nothing: the base, and what `-q` asks for."""
+
+    def show(self, tally: Tally) -> None:
+        """The batch is now here."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop showing."""
+
+
+class PlainProgress(Progress):
+    """One line at once, one every ten seconds, one at the end; none that says what the last one said."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._due = 0.0
+        self._said = ""
+
+    def show(self, tally: Tally) -> None:
+        """Write a line when it is time for one."""
+        now = time.monotonic()
+        line = f"{tally.name}: {tally}"
+        if (now >= self._due or tally.is_settled) and line != self._said:
+            self._console.say(line)
+            self._said, self._due = line, now + PLAIN_SECONDS
+
+
+class EventProgress(Progress):
+    """A JSON line on stdout when something changed, at most one a second."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._due = 0.0
+        self._said: Tally | None = None
+
+    def show(self, tally: Tally) -> None:
+        """Write an event when there is news."""
+        now = time.monotonic()
+        if (now >= self._due or tally.is_settled) and tally != self._said:
+            self._console.event("progress", **tally.as_dict())
+            self._said, self._due = tally, now + EVENT_SECONDS
+
+
+class LiveProgress(Progress):
+    """A bar that is redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._no_color = console.no_color
+        self._stack = ExitStack()
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        from rich.console import Console as Terminal
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=Terminal(file=sys.stderr, no_color=self._no_color or None, highlight=False),
+        )
+        self._stack.enter_context(self._bar)
+        return self
+
+    def show(self, tally: Tally) -> None:
+        """Redraw."""
+        if self._bar is None:
+            return
+        note = str(tally).partition(", ")[2]
+        if self._task is None:
+            self._task = self._bar.add_task(tally.name, total=tally.total, note=note)
+        self._bar.update(self._task, completed=tally.ended, total=tally.total, note=note)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def progress(console: Console, *, events: bool = True) -> Progress:
+    """The right kind for where stderr goes; with `events`, JSON lines when JSON was asked for."""
+    if console.json and events:
+        return EventProgress(console)
+    if console.quiet:
+        return Progress()
+    return LiveProgress(console) if console.is_live else PlainProgress(console)

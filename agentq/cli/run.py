@@ -1,0 +1,107 @@
+"""`agentq run`: one run in the foreground."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from agentq.cli.card import run_fields
+from agentq.cli.globals import verb
+from agentq.cli.tally import PROVIDER, PROVIDER_DETAILS, WAITING_FOR_APPROVAL, Tally
+from agentq.cli.traceline import trace_line
+from agentq.core.errors import UnavailableError, UsageError
+from agentq.core.lifecycle import RunState
+
+if TYPE_CHECKING:
+    from agentq.app import AgentQ, Run
+    from agentq.cli.session import Session
+    from agentq.core.records import RunRecord
+
+_PAUSE = 0.15
+
+
+@verb("run")
+@click.argument("agent")
+@click.argument("text", required=False)
+@click.option("--tenant", metavar="NAME", help="Who pays.")
+def command(session: Session, agent: str, text: str | None, tenant: str | None) -> int:
+    """Run AGENT once on TEXT (- or a pipe: standard input): its steps on stderr, its answer on stdout.
+
+    Ctrl-C cancels the run.
+    """
+    app = session.user_app("run")
+    _check_agent(app, agent)
+    task = _task(text)
+    session.server_app()
+    if not app.workers():
+        raise UnavailableError(
+            "no worker process is alive, so nobody would do the run",
+            hint="start one in another terminal: agentq up, or agentq worker",
+        )
+    run = app.submit(agent, task, tenant=tenant)
+    session.console.say(f"{run.id}")
+    try:
+        record = _follow(session, run)
+    except KeyboardInterrupt:
+        run.cancel()
+        session.console.say(f"\ncancelled {run.id}")
+        raise
+    return _conclude(session, record)
+
+
+def _check_agent(app: AgentQ, agent: str) -> None:
+    if agent not in app.agents:
+        from agentq.engine.rows import nearest
+
+        known = ", ".join(sorted(app.agents)) or "none"
+        raise UsageError(
+            f"there is no agent {agent!r}{nearest(agent, app.agents)}", hint=f"this app has: {known}"
+        )
+
+
+def _task(text: str | None) -> str:
+    if text is None and sys.stdin.isatty():
+        raise UsageError("there is no text to run on", hint='agentq run AGENT "text", or pipe it in')
+    task = text if text not in {None, "-"} else sys.stdin.read()
+    if not task or not task.strip():
+        raise UsageError("the text is empty")
+    return task
+
+
+def _follow(session: Session, run: Run) -> RunRecord:
+    said = 0
+    while True:
+        record = run.record()
+        events = run.trace()
+        for event in events[said:]:
+            session.console.say(trace_line(event))
+        said = len(events)
+        if record.state in {RunState.ENDED, RunState.WAITING}:
+            return record
+        time.sleep(_PAUSE)
+
+
+def _conclude(session: Session, record: RunRecord) -> int:
+    console = session.console
+    if console.json:
+        console.document(run_fields(record))
+    elif record.answer is not None:
+        console.out(record.answer)
+    if record.state is RunState.WAITING:
+        for call in record.pending:
+            console.say(f"waits for approval of {call.tool}({call.arguments})")
+        console.say(f"  agentq cancel {record.id} ends it")
+        return WAITING_FOR_APPROVAL
+    reason = record.stop_reason.value if record.stop_reason else ""
+    if record.stop_reason is not None and not record.stop_reason.is_success:
+        console.say(f"stopped: {' '.join(filter(None, (reason, record.stop_scope, record.stop_detail)))}")
+    return _exit_code(record, reason)
+
+
+def _exit_code(record: RunRecord, reason: str) -> int:
+    if record.stop_detail in PROVIDER_DETAILS:
+        return PROVIDER
+    return Tally(record.id, 1, 0, 0, 0, 1, record.usd_nano, 0, {reason: 1}).exit_code()

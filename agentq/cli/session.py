@@ -1,0 +1,128 @@
+"""One call of the command line: what was chosen, and the app that it is about."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentq.cli.console import Console
+from agentq.cli.upfile import UpFile, UpState
+from agentq.core.errors import UnavailableError, UsageError
+from agentq.core.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from agentq.app import AgentQ
+
+
+class Session:
+    """The global options, wherever they stood, and what follows from them."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+        self.verbosity = 0
+        self._app_path = ""
+        self._redis_url = ""
+        self._app: AgentQ | None = None
+
+    def choose(self, name: str, value: Any) -> None:
+        """Take one global option. Settings go to the environment, where worker processes find them too."""
+        match name:
+            case "app":
+                self._app_path = value
+            case "redis_url" | "namespace":
+                os.environ[f"AGENTQ_{name.upper()}"] = value
+                self._redis_url = value if name == "redis_url" else self._redis_url
+            case "verbose":
+                self.verbosity = value
+            case _:
+                setattr(self.console, name, value)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings as they stand without an app."""
+        return load_settings({})
+
+    @property
+    def app_path(self) -> str:
+        """`module:app` from `-A`, the settings or the `agentq up` of this folder; empty when nobody says."""
+        if self._app_path:
+            return self._app_path
+        up = self.up
+        return self.settings.app or (up.app if up else "")
+
+    @property
+    def up(self) -> UpState | None:
+        """The `agentq up` that runs in this folder."""
+        return UpFile(Path(self.settings.home)).read()
+
+    def user_app(self, verb: str) -> AgentQ:
+        """The app that knows the agents.
+
+        Raises:
+            UsageError: when nobody says which it is.
+        """
+        if not self.app_path:
+            raise UsageError(
+                f"agentq {verb} needs your agents: name the AgentQ object as module:app",
+                hint=f"agentq {verb} -A agents:app, or set AGENTQ_APP",
+            )
+        return self.any_app()
+
+    def any_app(self) -> AgentQ:
+        """The app, or one without agents that sees the same server and namespace."""
+        if self._app is None:
+            self._point_at_up()
+            self._app = self._load()
+        return self._app
+
+    def _load(self) -> AgentQ:
+        if self.app_path:
+            from agentq.cli.appref import load_app
+
+            app = load_app(self.app_path)
+            self._refuse_other_server(app)
+            return app
+        from agentq.app import AgentQ
+
+        up = self.up
+        return AgentQ(up.namespace if up else "agentq")
+
+    def server_app(self) -> AgentQ:
+        """`any_app`, and the server answers.
+
+        Raises:
+            UnavailableError: when there is none, or it does not answer.
+        """
+        app = self.any_app()
+        self.need_server(app)
+        app.ping()
+        return app
+
+    def need_server(self, app: AgentQ) -> None:
+        """Check that there is a server to talk to.
+
+        Raises:
+            UnavailableError: when nobody names one.
+        """
+        if app.settings.redis_url is None:
+            raise UnavailableError(
+                f"no state server: AGENTQ_REDIS_URL is not set and no agentq up runs in {app.settings.home}",
+                hint="agentq up starts one, --redis-url names one",
+            )
+
+    def _point_at_up(self) -> None:
+        """Use the server of the `agentq up` that runs here, where no other was chosen."""
+        up = self.up
+        if up is None or self.settings.redis_url is not None:
+            return
+        os.environ["AGENTQ_REDIS_URL"] = up.redis_url
+        if up.broker_url:
+            os.environ.setdefault("AGENTQ_BROKER_URL", up.broker_url)
+
+    def _refuse_other_server(self, app: AgentQ) -> None:
+        if self._redis_url and app.settings.redis_url != self._redis_url:
+            raise UsageError(
+                f"{self.app_path} fixes its own redis_url, so --redis-url cannot choose another",
+                hint="leave redis_url out of the code and set it with AGENTQ_REDIS_URL or --redis-url",
+            )

@@ -1,0 +1,113 @@
+"""`agentq status`: where everything, a batch or a run stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentq.cli.batches import show_batches
+from agentq.cli.card import run_card, run_fields
+from agentq.cli.globals import verb
+from agentq.cli.tally import Tally
+from agentq.cli.target import find
+from agentq.core.lifecycle import RunState
+from agentq.core.money import format_usd
+
+if TYPE_CHECKING:
+    from agentq.app import AgentQ, Batch
+    from agentq.cli.session import Session
+    from agentq.core.records import Account, RunRecord
+
+SHOWN = 20
+
+
+@verb("status")
+@click.argument("target", required=False)
+def command(session: Session, target: str | None) -> None:
+    """Show everything, or one batch or run (TARGET)."""
+    app = session.server_app()
+    if target is None:
+        _everything(session, app)
+        return
+    found = find(app, target)
+    if hasattr(found, "thread"):
+        record = found.record()
+        if session.console.json:
+            session.console.document(run_fields(record))
+        else:
+            run_card(session.console, record)
+    else:
+        _batch(session, found)
+
+
+def _everything(session: Session, app: AgentQ) -> None:
+    workers = app.workers()
+    tallies = [Tally.read(batch) for batch in app.batches()]
+    if session.console.json:
+        names = [tally.as_dict() for tally in tallies]
+        session.console.document({"namespace": app.settings.namespace, "workers": workers, "batches": names})
+        return
+    session.console.out(f"namespace {app.settings.namespace}, {len(workers)} worker process(es)")
+    if not workers:
+        session.console.say("  nothing is worked on: agentq up, or agentq worker, starts a worker")
+    if tallies:
+        session.console.out()
+        show_batches(session, tallies)
+    else:
+        session.console.say("no batches yet; agentq submit FILE makes one")
+
+
+def _batch(session: Session, batch: Batch) -> None:
+    console = session.console
+    tally, record, account = Tally.read(batch), batch.record(), batch.account()
+    waiting = _waiting(batch) if tally.waiting else []
+    if console.json:
+        fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
+        console.document({**fields, "account": account_fields(account), "pending": waiting})
+        return
+    console.out(f"batch {batch.name}: agent {record.agent}, tenant {record.tenant}")
+    console.out(f"  {tally}")
+    for reason, count in tally.stop_reasons.items():
+        console.out(f"    {reason:<20}{count:>8}")
+    console.out(f"  money   {money_line(account)}")
+    for pending in waiting:
+        console.out(f"  waits   {pending['run']}  {pending['tool']}({pending['arguments']})")
+    if tally.waiting > len(waiting):
+        console.out(f"  … and {tally.waiting - len(waiting)} more runs that wait")
+
+
+def _waiting(batch: Batch) -> list[dict[str, str]]:
+    calls: list[dict[str, str]] = []
+    for record in batch.waiting(limit=SHOWN):
+        calls += pending_calls(record)
+    return calls
+
+
+def pending_calls(record: RunRecord) -> list[dict[str, str]]:
+    """The calls of a run that wait for a decision."""
+    if record.state is not RunState.WAITING:
+        return []
+    return [{"run": record.id, "tool": call.tool, "arguments": call.arguments} for call in record.pending]
+
+
+def account_fields(account: Account) -> dict[str, Any]:
+    """A scope's money for JSON, as decimal text."""
+    return {
+        "limit_usd": None if account.limit_nano is None else format_usd(account.limit_nano),
+        "spent_usd": format_usd(account.spent_nano),
+        "reserved_usd": format_usd(account.reserved_nano),
+        "escrowed_usd": format_usd(account.escrowed_nano),
+        "forfeited_usd": format_usd(account.forfeited_nano),
+        "overage_usd": format_usd(account.overage_nano),
+        "tokens_spent": account.tokens_spent,
+    }
+
+
+def money_line(account: Account) -> str:
+    """A scope's money in one line."""
+    limit = "no limit" if account.limit_nano is None else f"limit {format_usd(account.limit_nano)}"
+    return (
+        f"{limit}, spent {format_usd(account.spent_nano)}, reserved {format_usd(account.reserved_nano)}, "
+        f"escrowed {format_usd(account.escrowed_nano)} USD"
+    )

@@ -1,0 +1,28 @@
+"""A word that may be a run's id or a batch's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentq.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentq.app import AgentQ, Batch, Run
+
+_RUN = "run_"
+
+
+def find(app: AgentQ, word: str) -> Run | Batch:
+    """The run or the batch of this name.
+
+    Raises:
+        UsageError: when there is neither.
+    """
+    if word.startswith(_RUN):
+        run = app.run(word)
+        try:
+            run.record()
+        except UsageError:
+            return app.batch(word)
+        return run
+    return app.batch(word)

@@ -1,0 +1,31 @@
+"""`agentq worker`: one worker process with the settings that agentq needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from agentq.cli.globals import verb
+
+if TYPE_CHECKING:
+    from agentq.cli.session import Session
+
+
+@verb("worker")
+@click.option("-c", "--concurrency", type=click.IntRange(min=1), metavar="N", help="Steps at the same time.")
+@click.option(
+    "--name", metavar="NAME", default="worker", show_default=True, help="Tells this worker from others."
+)
+def command(session: Session, concurrency: int | None, name: str) -> int:
+    """Run one worker process. Ctrl-C lets it finish the steps at hand, a second Ctrl-C does not."""
+    from agentq.worker.command import worker_argv
+    from agentq.worker.supervisor import Child, supervise
+
+    session.user_app("worker")
+    app = session.server_app()
+    argv = worker_argv(session.app_path, concurrency=concurrency, name=name)
+    session.console.say(f"worker {name} of {app.settings.namespace}; Ctrl-C drains and stops it")
+    return supervise(
+        [Child(name, argv, restart=False)], drain_seconds=app.settings.drain_seconds, say=session.console.say
+    )
