@@ -66,5 +66,7 @@ class StopReason(str, Enum):
         return self not in _NOT_FAILURE
 
 
-_BUDGET = frozenset({StopReason.STEP_BUDGET, StopReason.TOKEN_BUDGET, StopReason.COST_BUDGET, StopReason.TIME_BUDGET})
+_BUDGET = frozenset(
+    {StopReason.STEP_BUDGET, StopReason.TOKEN_BUDGET, StopReason.COST_BUDGET, StopReason.TIME_BUDGET}
+)
 _NOT_FAILURE = _BUDGET | {StopReason.FINISHED, StopReason.CANCELLED, StopReason.NEEDS_APPROVAL}

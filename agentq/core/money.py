@@ -25,7 +25,9 @@ def to_nano(amount: Decimal | str | int) -> NanoUSD:
         ValueError: for text that is no number, for NaN, a negative or a too large amount.
     """
     if isinstance(amount, (float, bool)):
-        raise TypeError(f"money is never a {type(amount).__name__}: write {str(amount)!r} in quotes, or use Decimal")
+        raise TypeError(
+            f"money is never a {type(amount).__name__}: write {str(amount)!r} in quotes, or use Decimal"
+        )
     try:
         value = Decimal(amount)
     except (InvalidOperation, TypeError, ValueError):

@@ -50,6 +50,8 @@ class Settings:
     """The limit of everything in this namespace together."""
     tenant_max_usd: Decimal | None = None
     """The limit of each tenant."""
+    on_unpriced: str = "refuse"
+    """What `submit` does with a USD budget over a model without a price: `refuse`, or `allow` (its calls count as 0)."""
 
     @property
     def lease_ms(self) -> int:
@@ -67,7 +69,9 @@ _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
 _MONEY = {name for name in NAMES if name.endswith("_usd")}
 
 
-def load_settings(overrides: Mapping[str, Any], *, namespace: str | None = None, folder: Path | None = None) -> Settings:
+def load_settings(
+    overrides: Mapping[str, Any], *, namespace: str | None = None, folder: Path | None = None
+) -> Settings:
     """Settings from all four sources.
 
     Args:
@@ -123,6 +127,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
             return Decimal(value)
         if not isinstance(value, str):
             raise TypeError(f"{value!r} must be text")
+        if name == "on_unpriced" and value not in {"refuse", "allow"}:
+            raise ValueError(f"{value!r} must be 'refuse' or 'allow'")
         return check_name("namespace", value) if name == "namespace" else value
     except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from None

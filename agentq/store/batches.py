@@ -47,12 +47,15 @@ class Batches:
                 return int(total)
             case ["CONFLICT", "ul", present]:
                 has = f"${format_usd(int(present), 2)}" if present else "no cap"
-                raise ConflictError(f"batch {name!r} exists with another cap: {has}", hint="use another --batch name")
+                raise ConflictError(
+                    f"batch {name!r} exists with another cap: {has}", hint="use another --batch name"
+                )
             case ["CONFLICT", "tl", present]:
                 raise ConflictError(f"batch {name!r} exists with another token cap: {present or 'none'}")
             case ["CONFLICT", field, present]:
                 raise ConflictError(
-                    f"batch {name!r} exists and belongs to {field} {present!r}", hint="use another --batch name"
+                    f"batch {name!r} exists and belongs to {field} {present!r}",
+                    hint="use another --batch name",
                 )
             case _:
                 raise unexpected("batch_open", reply)
@@ -65,7 +68,7 @@ class Batches:
 
     def read(self, name: str) -> BatchRecord | None:
         """A batch as it stands, or None when there is none of that name."""
-        fields = self._client.hgetall(self._keys.batch(name))
+        fields: dict[str, str] = self._client.hgetall(self._keys.batch(name))  # type: ignore[assignment]
         if not fields:
             return None
         return BatchRecord(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,26 @@ class Store:
         with reachable(self.client):
             self.client.ping()
 
+    def facts(self) -> ServerFacts:
+        """What matters about the server, read at once.
+
+        Raises:
+            UnavailableError: when it cannot be reached.
+        """
+        with reachable(self.client):
+            info = self.client.info()
+            seconds, micros = self.client.time()
+            here = time.time()  # noqa: TID251 - the very thing that is compared
+        valkey = info.get("server_name") == "valkey"
+        return ServerFacts(
+            server="valkey" if valkey else "redis",
+            version=str(info["valkey_version"] if valkey else info["redis_version"]),
+            aof=bool(info.get("aof_enabled")),
+            policy=str(info.get("maxmemory_policy", "")),
+            role=str(info.get("role", "")),
+            clock_ms_off=round((int(seconds) + int(micros) / 1e6 - here) * 1000),
+        )
+
 
 def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int = 256) -> Store:
     """A store on `url`; nothing is sent yet.
@@ -67,6 +88,19 @@ def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int 
         batches=Batches(client, keys, scripts),
         watch=Watch(client, keys, scripts),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What there is to say about the server."""
+
+    server: str
+    version: str
+    aof: bool
+    policy: str
+    role: str
+    clock_ms_off: int
+    """The server's clock less this machine's, in milliseconds."""
 
 
 @contextmanager

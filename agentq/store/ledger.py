@@ -6,7 +6,6 @@ from typing import Literal
 
 import redis
 
-from agentq.core.errors import StoreError
 from agentq.core.records import Account, Denied, Granted, Lease
 from agentq.store.keys import Keys
 from agentq.store.scripts import Scripts, unexpected
@@ -54,8 +53,10 @@ class Ledger:
                 return Granted(reservation, usd, tokens)
             case ["DENIED", scope, unit, kind]:
                 return Denied(scope, unit, kind)
-            case [("STALE" | "CLOSED") as word]:
-                return word
+            case ["STALE"]:
+                return "STALE"
+            case ["CLOSED"]:
+                return "CLOSED"
             case _:
                 raise unexpected("budget_reserve", reply)
 
@@ -67,8 +68,10 @@ class Ledger:
                 return Granted(reservation, int(usd), int(tokens))
             case ["NONE"]:
                 return None
-            case [("STALE" | "CLOSED") as word]:
-                return word
+            case ["STALE"]:
+                return "STALE"
+            case ["CLOSED"]:
+                return "CLOSED"
             case _:
                 raise unexpected("budget_convert", reply)
 
@@ -94,7 +97,5 @@ class Ledger:
         held: dict[str, tuple[int, int]] = {}
         for name, text in self._client.hgetall(self._keys.run(run_id, "open")).items():
             usd, _, tokens = str(text).partition(" ")
-            if not tokens:
-                raise StoreError(f"reservation {name} of {run_id} is {text!r}, not an amount")
             held[str(name)] = (int(usd), int(tokens))
         return held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import redis
 
@@ -69,7 +69,8 @@ class Watch:
 
     def live(self) -> dict[str, int]:
         """Every live run and the time (ms) at which somebody looks at it."""
-        return {str(run): int(due) for run, due in self._client.zrange(self._keys.watch, 0, -1, withscores=True)}
+        entries: Any = self._client.zrange(self._keys.watch, 0, -1, withscores=True)
+        return {str(run): int(due) for run, due in entries}
 
     def sign_on(self, worker: str, seconds: float) -> None:
         """Count a worker process as alive for so long. Called again and again by its heartbeat."""

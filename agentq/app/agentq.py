@@ -1,0 +1,402 @@
+"""`AgentQ`: the settings, the agents, the Celery app, and the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from decimal import Decimal
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+from celery import Celery
+
+from agentq.agent.agent import Agent
+from agentq.agent.budgets import Budgets
+from agentq.agent.loopdetect import LoopDetector
+from agentq.agent.thread import Thread
+from agentq.app.batch import Batch
+from agentq.app.run import Run
+from agentq.core.errors import ConflictError, InputError, UnavailableError, UsageError
+from agentq.core.ids import check_name
+from agentq.core.money import to_nano
+from agentq.core.settings import load_settings
+from agentq.engine.bench import Bench, Dispatch
+from agentq.engine.leases import Leases
+from agentq.engine.rows import Row, parse_row
+from agentq.engine.submit import Draft, conflicts, draft_run, submit_drafts
+from agentq.provider.client import LLMClient
+from agentq.provider.pricing import ModelPricing
+from agentq.provider.resolve import resolve_model
+from agentq.store.connect import Store, connect
+from agentq.tools import ToolExecutor, ToolRegistry
+from agentq.worker.background import add_background
+from agentq.worker.celery_app import make_celery
+from agentq.worker.tasks import make_dispatch, register_step
+
+WORKER_RETRIES = 30
+"""How often a worker repeats a command that a lost connection swallowed: about a minute."""
+
+
+class AgentQ:
+    """One installation: a namespace in Redis, and the agents that run in it.
+
+    Args:
+        name: also the namespace, unless one is set.
+        pricing: the prices of models, for every agent that brings none of its own.
+        settings: see `agentq.core.settings.Settings`; each goes before the environment and the file.
+
+    Raises:
+        UsageError: for an unknown setting, or one of the wrong kind.
+    """
+
+    def __init__(
+        self, name: str = "agentq", *, pricing: Mapping[str, ModelPricing] | None = None, **settings: Any
+    ) -> None:
+        self.name = check_name("app", name)
+        self.settings = load_settings(settings, namespace=name)
+        self.pricing = dict(pricing or {})
+        self.agents: dict[str, Agent] = {}
+        self._ready = False
+
+    # ── agents ───────────────────────────────────────────────────────────────────────────────────
+
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str | LLMClient,
+        system: str = "",
+        tools: Sequence[Any] = (),
+        budgets: Budgets | None = None,
+        output: Any = None,
+        loop_detector: LoopDetector | None = LoopDetector(),  # noqa: B008 - its thresholds only; never changed
+        max_tool_errors: int = 4,
+        max_output_tokens: int = 2048,
+        allowlist: Sequence[str] | None = None,
+        pricing: Mapping[str, ModelPricing] | None = None,
+    ) -> Agent:
+        """Define an agent under a name that rows may ask for.
+
+        Args:
+            model: an object with `complete(ChatRequest)`, `scripted`, or `module:factory`.
+            loop_detector: the thresholds of each run's detector; None switches it off.
+            allowlist: the tools that it may see and use; None for all of `tools`.
+
+        Raises:
+            UsageError: when the name is taken, or the model cannot be had.
+        """
+        check_name("agent", name)
+        if name in self.agents:
+            raise UsageError(f"there is an agent {name!r} already")
+        if output is not None:
+            raise UsageError(
+                f"agent {name!r}: output= is not available in this version; parse the answer yourself"
+            )
+        self.agents[name] = Agent(
+            resolve_model(model)(),
+            ToolExecutor(ToolRegistry(tools)),
+            name=name,
+            system=system,
+            budgets=budgets or Budgets(),
+            pricing=self.pricing | dict(pricing or {}),
+            allowlist=allowlist,
+            max_tool_errors=max_tool_errors,
+            max_output_tokens=max_output_tokens,
+            loop_detector=loop_detector,
+        )
+        return self.agents[name]
+
+    def _known_agent(self, name: str) -> Agent:
+        if name in self.agents:
+            return self.agents[name]
+        near = get_close_matches(name, self.agents, n=1)
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"this app has: {', '.join(sorted(self.agents)) or 'none'}"
+        )
+        raise UsageError(f"there is no agent {name!r}", hint=hint)
+
+    # ── what it stands on ────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def store(self) -> Store:
+        """The state. Connected at the first command.
+
+        Raises:
+            UnavailableError: when no server is configured.
+        """
+        return self._connect(retries=3)
+
+    def _connect(self, retries: int) -> Store:
+        if self.settings.redis_url is None:
+            raise UnavailableError(
+                "no Redis is configured",
+                hint="set AGENTQ_REDIS_URL, or start everything here with `agentq up`",
+            )
+        return connect(self.settings.redis_url, self.settings.namespace, retries=retries)
+
+    @cached_property
+    def celery(self) -> Celery:
+        """The Celery app: `celery = app.celery` in a module makes `celery -A module:celery worker` work."""
+        celery = make_celery(self.name, self.settings)
+        register_step(celery, lambda: self.bench)
+        add_background(celery, lambda: self.bench, tick_seconds=self.settings.tick_seconds)
+        return celery
+
+    @cached_property
+    def dispatch(self) -> Dispatch:
+        """How a hint is sent."""
+        return make_dispatch(self.celery)
+
+    @cached_property
+    def bench(self) -> Bench:
+        """What a worker's steps have at hand."""
+        store = self._connect(retries=WORKER_RETRIES)
+        leases = Leases(
+            store.watch,
+            lease_ms=self.settings.lease_ms,
+            longest_seconds=2 * self.settings.call_timeout_seconds,
+        )
+        return Bench(
+            store=store,
+            agents=self.agents,
+            leases=leases,
+            dispatch=self.dispatch,
+            lease_ms=self.settings.lease_ms,
+            approval_ms=round(self.settings.approval_seconds * 1000),
+        )
+
+    def ping(self) -> None:
+        """Return when the state server answers.
+
+        Raises:
+            UnavailableError: when it does not, within seconds.
+        """
+        self.store.ping()
+
+    def workers(self) -> list[str]:
+        """The worker processes that are alive."""
+        return self.store.watch.workers()
+
+    def doctor_facts(self) -> dict[str, Any]:
+        """What `agentq doctor` judges: server, version, aof, policy, role, clock_ms_off, workers."""
+        return asdict(self.store.facts()) | {"workers": self.workers()}
+
+    # ── submitting ───────────────────────────────────────────────────────────────────────────────
+
+    def submit(
+        self,
+        agent: str,
+        input: Any,
+        *,
+        thread: str | Thread | None = None,
+        tenant: str | None = None,
+        batch: str | None = None,
+        custom_id: str | None = None,
+        budgets: Budgets | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Submit one run.
+
+        Args:
+            input: text, a list of messages, or an object that is sent as JSON.
+            thread: a run id or a thread whose conversation this run continues, on a copy.
+            custom_id: unique in its batch, or its tenant: the same again gives the same run.
+            context: reaches the tools, never the model. `metadata` is a label for the caller.
+
+        Raises:
+            UsageError: when something about it cannot be; nothing was submitted.
+            ConflictError: when the custom_id exists with other content.
+            UnavailableError: when Redis cannot be reached.
+        """
+        fields = {"input": input, "custom_id": custom_id, "metadata": metadata, "context": context}
+        row = self._row({k: v for k, v in fields.items() if v is not None}, "submit")
+        if batch is not None:
+            self.submit_many(agent, [row], batch=batch, tenant=tenant, budgets=budgets)
+            return self._row_of(batch, row)
+        continued = self.run(thread).thread() if isinstance(thread, str) else thread
+        draft = self._draft(agent, row, tenant=tenant, batch=None, budgets=budgets, thread=continued)
+        self.ping()
+        self._limit_scopes(draft.spec.tenant)
+        for answers in self._submit([draft]):
+            return Run(self.store, answers[0][1])
+        raise UsageError("nothing was submitted")
+
+    def submit_many(
+        self,
+        agent: str | None,
+        rows: Iterable[Mapping[str, Any] | Row],
+        *,
+        batch: str,
+        tenant: str | None = None,
+        budgets: Budgets | None = None,
+        max_usd: Decimal | str | int | None = None,
+        max_tokens: int | None = None,
+    ) -> Batch:
+        """Submit rows as a batch, or the missing ones of a batch that exists. All are checked before one is written.
+
+        Args:
+            agent: of the rows that name none themselves.
+            budgets: each run's. `max_usd` and `max_tokens` are the limits of the batch together.
+
+        Raises:
+            InputError: naming every row that cannot be; nothing was submitted.
+            ConflictError: when the batch, or a custom_id in it, exists with other content; nothing was submitted.
+            UnavailableError: when Redis cannot be reached.
+        """
+        check_name("batch", batch)
+        usd = None if max_usd is None else to_nano(max_usd)
+        tenant = check_name("tenant", tenant or "default")
+        drafts = self._drafts(
+            agent, rows, tenant=tenant, batch=batch, budgets=budgets, capped=usd is not None
+        )
+        self.ping()
+        self._refuse_conflicts(batch, drafts)
+        self._limit_scopes(tenant)
+        self.store.batches.open(
+            batch,
+            agent=agent or (drafts[0].spec.agent if drafts else ""),
+            tenant=tenant,
+            usd=usd,
+            tokens=max_tokens,
+            retention_ms=self.settings.retention_ms,
+        )
+        for _ in self._submit(drafts):
+            pass
+        self.store.batches.seal(batch)
+        return Batch(self.store, batch)
+
+    def _row(self, mapping: Mapping[str, Any] | Row, where: str) -> Row:
+        if isinstance(mapping, Row):
+            return mapping
+        try:
+            return parse_row(mapping)
+        except ValueError as error:
+            raise InputError([f"{where}: {error}"]) from None
+
+    def _drafts(
+        self,
+        agent: str | None,
+        rows: Iterable[Mapping[str, Any] | Row],
+        *,
+        tenant: str,
+        batch: str,
+        budgets: Budgets | None,
+        capped: bool,
+    ) -> list[Draft]:
+        drafts: list[Draft] = []
+        problems: list[str] = []
+        seen: dict[str, int] = {}
+        for number, item in enumerate(rows, start=1):
+            try:
+                row = self._named(self._row(item, f"row {number}"), seen)
+                name = row.agent or agent
+                if not name:
+                    raise UsageError("no agent is named, neither in the row nor for the batch")
+                drafts.append(
+                    self._draft(name, row, tenant=tenant, batch=batch, budgets=budgets, capped=capped)
+                )
+            except InputError as error:
+                problems += error.problems
+            except UsageError as error:
+                problems.append(f"row {number}: {error}{error.hint and ' (' + error.hint + ')'}")
+            else:
+                first = seen.setdefault(row.custom_id, number)
+                if first != number:
+                    problems.append(f"row {number}: custom_id {row.custom_id!r} is that of row {first} too")
+        if problems:
+            raise InputError(problems)
+        return drafts
+
+    def _named(self, row: Row, seen: Mapping[str, int]) -> Row:
+        """A row without a custom_id is known by its content; equal rows are counted."""
+        if row.custom_id:
+            return row
+        name, count = row.content_hash, 2
+        while name in seen:
+            name, count = f"{row.content_hash}-{count}", count + 1
+        return replace(row, custom_id=name)
+
+    def _draft(
+        self,
+        agent: str,
+        row: Row,
+        *,
+        tenant: str | None,
+        batch: str | None,
+        budgets: Budgets | None,
+        thread: Thread | None = None,
+        capped: bool = False,
+    ) -> Draft:
+        known = self._known_agent(agent)
+        settings = self.settings
+        capped = capped or settings.global_max_usd is not None or settings.tenant_max_usd is not None
+        return draft_run(
+            agent,
+            known,
+            row,
+            tenant=check_name("tenant", tenant or "default"),
+            batch=batch,
+            budgets=budgets,
+            thread=thread,
+            capped=capped,
+            on_unpriced=settings.on_unpriced,
+        )
+
+    def _refuse_conflicts(self, batch: str, drafts: Sequence[Draft]) -> None:
+        hashes = {draft.spec.custom_id or "": draft.spec.content_hash for draft in drafts}
+        clashing = conflicts(self.store, batch, hashes)
+        if clashing:
+            raise ConflictError(
+                f"batch {batch!r} has {clashing[0]!r} with other content"
+                + (f", and {len(clashing) - 1} more" if len(clashing) > 1 else ""),
+                hint="nothing was submitted; use another batch, or other custom_ids",
+            )
+
+    def _limit_scopes(self, tenant: str) -> None:
+        """Bring the limits of the settings into the ledger."""
+        settings, ledger = self.settings, self.store.ledger
+        for scope, usd in (
+            ("global", settings.global_max_usd),
+            (f"tenant:{tenant}", settings.tenant_max_usd),
+        ):
+            if usd is not None:
+                ledger.set_limit(scope, usd=to_nano(usd), tokens=ledger.account(scope).tokens_limit)
+
+    def _submit(self, drafts: Sequence[Draft]) -> Iterator[list[tuple[str, str]]]:
+        return submit_drafts(
+            drafts, store=self.store, dispatch=self.dispatch, retention_ms=self.settings.retention_ms
+        )
+
+    def _row_of(self, batch: str, row: Row) -> Run:
+        known = self.store.batches.known(batch, [self._named(row, {}).custom_id])
+        return Run(self.store, next(iter(known.values()))[1])
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, run_id: str) -> Run:
+        """The run of this id.
+
+        Raises:
+            UsageError: when there is none.
+        """
+        run = Run(self.store, run_id)
+        run.record()
+        return run
+
+    def batch(self, name: str) -> Batch:
+        """The batch of this name.
+
+        Raises:
+            UsageError: when there is none.
+        """
+        batch = Batch(self.store, name)
+        batch.record()
+        return batch
+
+    def batches(self) -> list[Batch]:
+        """All batches, the newest first."""
+        return [Batch(self.store, name) for name in self.store.batches.names()]

@@ -1,0 +1,94 @@
+"""The handle of a batch. Everything is read from Redis when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentq.agent.metrics import RunMetrics, run_metrics
+from agentq.agent.thread import Thread
+from agentq.app.result import Result, result_of
+from agentq.app.run import Run
+from agentq.app.waiting import wait_for
+from agentq.core.errors import UsageError
+from agentq.core.lifecycle import RunState
+from agentq.core.records import Account, BatchRecord
+from agentq.engine.cancel import cancel_batch
+from agentq.store.connect import Store
+
+
+class Batch:
+    """Runs that were submitted together under one name."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Batch({self.name!r})"
+
+    def record(self) -> BatchRecord:
+        """Everything about the batch but its runs.
+
+        Raises:
+            UsageError: when there is no such batch, or no longer.
+        """
+        record = self._store.batches.read(self.name)
+        if record is None:
+            raise UsageError(
+                f"there is no batch {self.name!r}", hint="agentq batches lists those that there are"
+            )
+        return record
+
+    def counts(self) -> dict[str, int]:
+        """How many runs there are in all (`total`) and in each state."""
+        record = self.record()
+        live = self._store.batches.live_states(self.name)
+        counts = {"total": record.total}
+        counts.update({state.value: live[state] for state in RunState if state.is_live})
+        return counts | {"ended": record.ended}
+
+    def stop_reasons(self) -> dict[str, int]:
+        """How many runs ended for each reason."""
+        return dict(self.record().stop_reasons)
+
+    def account(self) -> Account:
+        """The batch's scope in the ledger."""
+        return self._store.ledger.account(f"batch:{self.name}")
+
+    def runs(self) -> Iterator[Run]:
+        """Its runs in input order."""
+        for chunk in self._store.batches.runs(self.name):
+            yield from (Run(self._store, run_id) for run_id in chunk)
+
+    def results(self) -> Iterator[Result]:
+        """The results of the runs that have ended, in input order."""
+        for chunk in self._store.batches.runs(self.name):
+            for record in self._store.runs.read_many(chunk):
+                if record is not None and record.state is RunState.ENDED:
+                    yield result_of(record)
+
+    def threads(self) -> Iterator[Thread]:
+        """The threads of all runs, in input order."""
+        return (run.thread() for run in self.runs())
+
+    def metrics(self) -> RunMetrics:
+        """The seed's metrics of the runs that have ended."""
+        return run_metrics([thread for thread in self.threads() if thread.stop_reason])
+
+    def done(self) -> bool:
+        """Whether all rows are in and all their runs have ended."""
+        record = self.record()
+        return record.sealed and record.ended >= record.total
+
+    def wait(self, timeout: float | None = None) -> Batch:
+        """Wait until every run has ended.
+
+        Raises:
+            TimeoutError: after `timeout` seconds; the batch goes on.
+        """
+        wait_for(self.done, timeout, f"batch {self.name}")
+        return self
+
+    def cancel(self, by: str = "python") -> int:
+        """Cancel every run that is live; answers how many."""
+        return cancel_batch(self._store, self.name, by=by)

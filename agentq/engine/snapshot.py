@@ -1,0 +1,119 @@
+"""A thread between its stored pieces and its object: loaded whole, written back only where it grew.
+
+Messages and trace events are append-only lists, so a commit carries what is new and one small head.
+The loop detector is not stored at all: its counts are a fold over the trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from agentq.agent.budgets import Spend
+from agentq.agent.loopdetect import LoopDetector
+from agentq.agent.thread import Thread, TraceEvent
+from agentq.core.lifecycle import StopReason
+from agentq.core.money import NANO, to_usd
+from agentq.core.records import Delta, ThreadParts
+from agentq.provider.bounds import Anchor
+from agentq.provider.types import Message, Role, Usage
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A thread with the marks up to which it is stored."""
+
+    thread: Thread
+    usage: Usage = field(default_factory=Usage)
+    _messages: int = 0
+    _trace: int = 0
+    _results: frozenset[str] = frozenset()
+
+    def mark(self) -> None:
+        """Take the thread as stored, as it is now."""
+        self._messages = len(self.thread.messages)
+        self._trace = len(self.thread.trace)
+        self._results = frozenset(self.thread.tool_results)
+
+    def delta(self, now_ms: int) -> Delta:
+        """What a commit at this time (the server's milliseconds) has to add."""
+        thread = self.thread
+        return Delta(
+            head=encode_head(thread, self.usage),
+            messages=tuple(encode_message(m) for m in thread.messages[self._messages :]),
+            trace=tuple(_encode_event(e, now_ms) for e in thread.trace[self._trace :]),
+            tool_results={k: v for k, v in thread.tool_results.items() if k not in self._results},
+        )
+
+
+def load(parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int = 0) -> Snapshot:
+    """The thread that was stored, with a detector of the run's thresholds, or none."""
+    head = json.loads(parts.head)
+    thread = Thread(
+        messages=[Message.from_dict(json.loads(text)) for text in parts.messages],
+        step=head.get("step", 0),
+        spend=Spend(
+            steps=head.get("step", 0),
+            tokens=head.get("in", 0) + head.get("out", 0),
+            usd=to_usd(head.get("usd", 0)),
+            seconds=spent_ms / 1000,
+            tool_errors=head.get("errors", 0),
+        ),
+        trace=[decode_event(text) for text in parts.trace],
+        tool_results=dict(parts.tool_results),
+        detector=None if detector is None else LoopDetector.from_dict(detector),
+        closing=StopReason(head["closing"]) if "closing" in head else None,
+        anchor=Anchor(*head["anchor"]) if "anchor" in head else None,
+        pending_approvals=list(head.get("pending", ())),
+        unpriced_calls=head.get("unpriced", 0),
+        stop_reason=head.get("stop"),
+    )
+    thread.goal = next((m.content for m in thread.messages if m.role is Role.USER), "")
+    if thread.stop_reason and thread.messages and thread.messages[-1].role is Role.ASSISTANT:
+        thread.answer = thread.messages[-1].content
+    if thread.detector is not None:
+        for event in thread.trace:
+            if event.call is not None and event.digest is not None:
+                thread.detector.observe_digest(event.call, event.digest)
+    snapshot = Snapshot(thread, Usage(input_tokens=head.get("in", 0), output_tokens=head.get("out", 0)))
+    snapshot.mark()
+    return snapshot
+
+
+def encode_head(thread: Thread, usage: Usage) -> str:
+    """The small part of a thread that changes: compact JSON, zeros left out."""
+    head: dict[str, Any] = {
+        "step": thread.step,
+        "in": usage.input_tokens,
+        "out": usage.output_tokens,
+        "usd": int(thread.spend.usd * NANO),
+        "errors": thread.spend.tool_errors,
+        "unpriced": thread.unpriced_calls,
+        "closing": thread.closing and thread.closing.value,
+        "anchor": thread.anchor and [thread.anchor.messages, thread.anchor.tokens],
+        "pending": list(thread.pending_approvals),
+        "stop": thread.stop_reason,
+    }
+    return json.dumps({k: v for k, v in head.items() if v}, separators=(",", ":"))
+
+
+def encode_message(message: Message) -> str:
+    """One message as compact JSON."""
+    return json.dumps(message.as_dict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def _encode_event(event: TraceEvent, now_ms: int) -> str:
+    values = [event.kind, event.detail, int(event.ok), event.step, now_ms, event.call, event.digest]
+    while values[-1] is None:
+        values.pop()
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_event(text: str) -> TraceEvent:
+    """One stored trace event; `at` is the server's time in ISO 8601, UTC."""
+    kind, detail, ok, step, at_ms, call, digest = (*json.loads(text), None, None)[:7]
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return TraceEvent(kind=kind, detail=detail, ok=bool(ok), step=step, at=at, call=call, digest=digest)

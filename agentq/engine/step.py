@@ -1,0 +1,313 @@
+"""One step of a run: claim, check the budget, call the model once, execute its tool calls, commit.
+
+There are two places at which a crash leaves the step half done, and both are commits: a paid reply is
+kept before any tool acts (`after_model`), and the results are kept before the next step may be claimed
+(`after_tools`). A step that is taken back resumes at the phase it had reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from agentq.agent.agent import Agent
+from agentq.agent.budgets import Budgets, Need
+from agentq.agent.loop import (
+    CallModel,
+    Close,
+    End,
+    RunTools,
+    Wait,
+    apply_closing,
+    apply_reply,
+    apply_results,
+    end,
+    next_action,
+)
+from agentq.agent.request import call_need, closing_need, closing_request, model_request
+from agentq.core.errors import StoreError
+from agentq.core.failpoints import failpoint
+from agentq.core.lifecycle import StopReason
+from agentq.core.records import Claim, Delta, Denied, Granted, Settlement
+from agentq.engine.bench import Bench
+from agentq.engine.bill import settle
+from agentq.engine.leases import Hold, LeaseLostError
+from agentq.engine.snapshot import load
+from agentq.provider.errors import LLMError, RateLimited
+from agentq.provider.types import ChatRequest, ChatResult, ToolCall
+from agentq.store.runs import Answer
+from agentq.tools import CallContext, call_signature
+
+log = logging.getLogger("agentq.step")
+
+CALL_FAILURES_MAX = 8
+"""Failed model calls in a row on one step after which the run ends as `model_error`."""
+UNCLEAR_FAILURES_MAX = 3
+"""The same for failures that may have been billed: each is charged in full."""
+BACKOFF_CAP_MS = 60_000
+UNKNOWN_AGENT_DELAY_MS = 5_000
+WAIT_FOR_MONEY_MS = 500
+
+
+def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
+    """Do the run's next step, if it has one to do and nobody else is at it; otherwise nothing.
+
+    Args:
+        step: the step that the message asks for; another one is left alone. None: whichever is next.
+    """
+    sent_at = bench.leases.now()
+    claim = bench.store.runs.claim(run_id, step, bench.lease_ms)
+    if claim is None:
+        return
+    failpoint("step.after_claim")
+    agent = bench.agents.get(claim.spec.agent)
+    if agent is None:
+        log.warning("agent_unknown run=%s agent=%s", run_id, claim.spec.agent)
+        bench.store.runs.release(claim.lease, delay_ms=UNKNOWN_AGENT_DELAY_MS)
+        return
+    with bench.leases.keep(claim.lease, sent_at=sent_at) as hold:
+        try:
+            _Step(bench, agent, claim, hold).advance()
+        except LeaseLostError as lost:
+            log.warning("lease_lost run=%s step=%d why=%s", run_id, claim.lease.step, lost)
+            bench.store.runs.release(claim.lease, delay_ms=0)
+
+
+class _Step:
+    """A claimed step at work. Every path through it ends in one commit or one release."""
+
+    def __init__(self, bench: Bench, agent: Agent, claim: Claim, hold: Hold) -> None:
+        self.bench = bench
+        self.agent = agent
+        self.claim = claim
+        self.lease = claim.lease
+        self.hold = hold
+        self.runs = bench.store.runs
+        self.ledger = bench.store.ledger
+        self.snapshot = load(claim.parts, claim.spec.detector, claim.spent_ms)
+        self.thread = self.snapshot.thread
+        self.budgets = Budgets.from_dict(claim.spec.budgets)
+        self.approved: frozenset[str] = frozenset()
+        self.requests = 0
+        self.stop_scope = ""
+
+    def advance(self) -> None:
+        """Take the one action that the thread calls for."""
+        match next_action(self.agent, self.thread, self.budgets, self.approved):
+            case CallModel():
+                self.call_model()
+            case RunTools(calls):
+                self.run_tools(calls)
+            case Close(reason):
+                self.close(reason)
+            case Wait() as wait:
+                self.wait(wait, None)
+            case End():
+                raise StoreError(f"{self.lease.run_id} was claimed although its thread has ended")
+
+    # ── the model ────────────────────────────────────────────────────────────────────────────────
+
+    def call_model(self) -> None:
+        request = model_request(self.agent, self.thread, self.claim.spec.metadata)
+        granted = self.reserve(call_need(self.agent, self.thread, request, self.claim.spec.metadata))
+        if not isinstance(granted, Granted):
+            return
+        result = self.complete(request, granted)
+        if isinstance(result, Exception):
+            self.failed(result, granted)
+            return
+        result, cost, settlement = settle(self.agent, result, granted)
+        self.snapshot.usage += result.usage
+        apply_reply(self.agent, self.thread, result, cost=cost, approved=self.approved)
+        failpoint("step.after_model")
+        match next_action(self.agent, self.thread, self.budgets, self.approved):
+            case RunTools(calls):
+                if self.runs.commit_tools(self.lease, self.delta(), settlement) == "OK":
+                    self.snapshot.mark()
+                    failpoint("step.after_model_commit")
+                    self.run_tools(calls)
+            case Wait() as wait:
+                self.wait(wait, settlement)
+            case End():
+                self.finish(settlement)
+            case _:
+                self.proceed(self.runs.commit_continue(self.lease, self.delta(), settlement))
+
+    def reserve(self, need: Need) -> Granted | None:
+        """Money for this call and for a later closing turn; without it, wait for it or close the run."""
+        answer = self.ledger.reserve(
+            self.lease,
+            self.requests + 1,
+            usd=need.usd,
+            tokens=need.tokens,
+            escrow_usd=need.escrow_usd,
+            escrow_tokens=need.escrow_tokens,
+        )
+        match answer:
+            case Granted():
+                self.requests += 1
+                failpoint("step.after_reserve")
+                return answer
+            case Denied(kind="wait"):
+                # Calls in flight hold the money that this one needs; they give back what they do not use.
+                delay_ms = WAIT_FOR_MONEY_MS + random.randrange(WAIT_FOR_MONEY_MS)  # noqa: S311 - jitter
+                self.runs.release(self.lease, delay_ms=delay_ms)
+            case Denied(scope, unit, _):
+                if scope != f"run:{self.lease.run_id}":
+                    self.stop_scope = scope
+                reason = StopReason.TOKEN_BUDGET if unit == "tokens" else StopReason.COST_BUDGET
+                self.thread.closing = reason
+                self.close(reason)
+            case refusal:
+                raise LeaseLostError(f"the ledger answered {refusal}")
+        return None
+
+    def complete(self, request: ChatRequest, granted: Granted) -> ChatResult | Exception:
+        """The one request that this reservation stands for."""
+        self.hold.check()
+        try:
+            return self.agent.client.complete(request)
+        except Exception as error:
+            log.warning(
+                "call_failed run=%s reservation=%s error=%r", self.lease.run_id, granted.reservation, error
+            )
+            return error
+
+    def failed(self, error: Exception, granted: Granted) -> None:
+        """Close the reservation of a failed call, then try again later or end the run."""
+        unclear = getattr(error, "billed", None) is not False
+        settlement = Settlement(granted.reservation, "forfeit" if unclear else "release")
+        limit = UNCLEAR_FAILURES_MAX if unclear else CALL_FAILURES_MAX
+        if isinstance(error, LLMError) and error.retryable and self.claim.failures + 1 < limit:
+            self.retry_later(error, settlement)
+            return
+        end(self.thread, StopReason.MODEL_ERROR, f"{type(error).__name__}: {error}", kind="model_error")
+        self.finish(settlement, detail=f"{type(error).__name__}: {error}"[:500])
+
+    def retry_later(self, error: LLMError, settlement: Settlement) -> None:
+        """Give the step back with a due time: no worker sleeps for a provider."""
+        delay_ms = min(500 * 2**self.claim.failures, BACKOFF_CAP_MS)
+        if isinstance(error, RateLimited) and error.retry_after_s is not None:
+            delay_ms = max(delay_ms, round(error.retry_after_s * 1000))
+        jitter_ms = random.randrange(250)  # noqa: S311 - spreads a herd
+        head = self.delta().head if self.thread.closing else None
+        self.runs.release(
+            self.lease, delay_ms=delay_ms + jitter_ms, settlement=settlement, failed=True, head=head
+        )
+
+    # ── the tools ────────────────────────────────────────────────────────────────────────────────
+
+    def run_tools(self, calls: tuple[ToolCall, ...]) -> None:
+        self.hold.check()
+        spec = self.claim.spec
+        context = CallContext(
+            user_id=str(spec.context.get("user_id", "")),
+            tenant_id=str(spec.context.get("tenant_id", spec.tenant)),
+            approved_calls=self.approved,
+            extra={k: v for k, v in spec.context.items() if k not in {"user_id", "tenant_id"}},
+            run_id=self.lease.run_id,
+        )
+        results = self.agent.executor.call_many(
+            [(call.name, call.arguments) for call in calls],
+            context,
+            allowlist=self.agent.allowlist,
+            cache=self.thread.tool_results,
+        )
+        apply_results(self.agent, self.thread, calls, results)
+        failpoint("step.after_tools")
+        self.proceed(self.runs.commit_continue(self.lease, self.delta(), None))
+
+    def wait(self, wait: Wait, settlement: Settlement | None) -> None:
+        """Nothing of the step runs until its gated calls are decided; no worker is held meanwhile."""
+        now_ms = self.now_ms()
+        pending = [
+            {
+                "id": call.id,
+                "tool": call.name,
+                "arguments": call.arguments,
+                "signature": call_signature(call.name, call.arguments),
+                "asked_at_ms": now_ms,
+            }
+            for call in self.thread.messages[-1].tool_calls
+        ]
+        gated = [call for call in pending if call["signature"] in wait.signatures]
+        self.runs.commit_wait(self.lease, self.delta(), settlement, gated, self.bench.approval_ms)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, reason: StopReason) -> None:
+        """The closing turn: one tool-free call out of the escrow, then the run ends for this reason."""
+        request = closing_request(self.agent, self.thread, reason, self.claim.spec.metadata)
+        granted, converted = self.reserve_closing(closing_need(self.agent, self.thread, request))
+        if granted is None:
+            admitted = self.snapshot.usage.total_tokens > 0 or self.claim.failures > 0
+            end(self.thread, reason, "no money is left for a closing turn", kind="final_turn")
+            self.finish(None, detail="closing_turn_lost" if admitted else "not_admitted")
+            return
+        result = self.complete(request, granted)
+        if isinstance(result, Exception):
+            self.closing_failed(result, reason, granted, converted=converted)
+            return
+        result, cost, settlement = settle(self.agent, result, granted)
+        self.snapshot.usage += result.usage
+        apply_closing(self.agent, self.thread, reason, result, cost=cost)
+        failpoint("step.after_closing")
+        self.finish(settlement)
+
+    def reserve_closing(self, need: Need) -> tuple[Granted | None, bool]:
+        """The escrow as a reservation, or a fresh one when the escrow was never set or is already lost."""
+        answer = self.ledger.convert(self.lease, self.requests + 1)
+        converted = isinstance(answer, Granted)
+        if answer is None:
+            fresh = self.ledger.reserve(
+                self.lease, self.requests + 1, usd=need.usd, tokens=need.tokens, escrow_usd=0, escrow_tokens=0
+            )
+            if isinstance(fresh, Denied):
+                return None, False
+            answer = fresh
+        if not isinstance(answer, Granted):
+            raise LeaseLostError(f"the ledger answered {answer}")
+        self.requests += 1
+        failpoint("step.after_convert")
+        return answer, converted
+
+    def closing_failed(
+        self, error: Exception, reason: StopReason, granted: Granted, *, converted: bool
+    ) -> None:
+        """A closing call that failed: tried again while it may be, else the run ends without an answer."""
+        unclear = getattr(error, "billed", None) is not False
+        how = "forfeit" if unclear else ("restore" if converted else "release")
+        settlement = Settlement(granted.reservation, how)
+        self.thread.closing = reason
+        if isinstance(error, LLMError) and error.retryable and self.claim.failures + 1 < CALL_FAILURES_MAX:
+            self.retry_later(error, settlement)
+            return
+        end(self.thread, reason, f"{type(error).__name__}: {error}", kind="final_turn")
+        self.finish(settlement, detail="closing_turn_lost")
+
+    def finish(self, settlement: Settlement | None, *, detail: str = "") -> None:
+        """End the run with what its thread says."""
+        reason = StopReason(self.thread.stop_reason or StopReason.FINISHED)
+        answer = self.runs.commit_end(
+            self.lease,
+            self.delta(),
+            settlement,
+            reason,
+            answer=self.thread.answer,
+            scope=self.stop_scope,
+            detail=detail,
+        )
+        log.info("run_ended run=%s reason=%s answer=%s", self.lease.run_id, reason.value, answer)
+
+    def proceed(self, answer: Answer) -> None:
+        """Ask for the next step when this one was committed. Lost here? The tick sends it again."""
+        failpoint("step.after_commit")
+        if answer == "OK":
+            self.bench.dispatch(self.lease.run_id, self.lease.step + 1)
+
+    def delta(self) -> Delta:
+        return self.snapshot.delta(self.now_ms())
+
+    def now_ms(self) -> int:
+        """The server's clock: its time at the claim, and what the monotonic clock has run since."""
+        return self.claim.now_ms + round((self.bench.leases.now() - self.hold.taken_at) * 1000)

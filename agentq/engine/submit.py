@@ -1,0 +1,140 @@
+"""Submission: rows become runs, in chunks, each queued and watched before its first message is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from agentq.agent.agent import Agent
+from agentq.agent.budgets import Budgets
+from agentq.agent.loop import begin
+from agentq.agent.request import closing_need, closing_request
+from agentq.agent.thread import Thread
+from agentq.core.errors import UsageError
+from agentq.core.ids import new_run_id
+from agentq.core.lifecycle import StopReason
+from agentq.core.money import format_usd, to_nano
+from agentq.core.records import RunSpec
+from agentq.engine.bench import Dispatch
+from agentq.engine.bill import unpriced
+from agentq.engine.rows import Row
+from agentq.engine.snapshot import encode_head, encode_message
+from agentq.provider.types import Role, Usage
+from agentq.store.connect import Store
+
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A run that may be submitted: everything about it was checked."""
+
+    run_id: str
+    spec: RunSpec
+    messages: tuple[str, ...]
+    head: str
+
+
+def draft_run(
+    name: str,
+    agent: Agent,
+    row: Row,
+    *,
+    tenant: str,
+    batch: str | None = None,
+    budgets: Budgets | None = None,
+    thread: Thread | None = None,
+    capped: bool = False,
+    on_unpriced: str = "refuse",
+) -> Draft:
+    """Make a run of a row.
+
+    Args:
+        budgets: the run's, in place of the agent's; `row.max_usd` goes before both.
+        thread: a conversation that the row continues, on a copy.
+        capped: a scope around the run has a limit in USD.
+        on_unpriced: `refuse` a limit in USD that could never fire because the model has no price, or `allow` it.
+
+    Raises:
+        UsageError: when not even the closing turn would fit into the run's budgets, or the price is missing.
+    """
+    limits = budgets or agent.budgets
+    if row.max_usd is not None:
+        limits = replace(limits, max_usd=row.max_usd)
+    limited = capped or limits.max_usd is not None
+    free = unpriced(agent) if limited and on_unpriced == "refuse" else []
+    if free:
+        raise UsageError(
+            f"agent {name!r} has a limit in USD, but its model {free[0]!r} has no price: it would never fire",
+            hint="give AgentQ(pricing={…}) its ModelPricing, or set on_unpriced='allow' to count such calls as free",
+        )
+    started = _start(agent, row, thread)
+    _check_closing_turn(name, agent, started, limits)
+    return Draft(
+        run_id=new_run_id(),
+        spec=RunSpec(
+            agent=name,
+            tenant=tenant,
+            batch=batch,
+            custom_id=row.custom_id or None,
+            budgets=limits.as_dict(),
+            metadata=row.metadata,
+            context=row.context,
+            detector=None if agent.loop_detector is None else agent.loop_detector.fresh().as_dict(),
+            content_hash=row.content_hash,
+        ),
+        messages=tuple(encode_message(message) for message in started.messages),
+        head=encode_head(started, Usage()),
+    )
+
+
+def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
+    started = Thread(messages=list(thread.messages) if thread else [])
+    for message in row.messages():
+        if message["role"] == Role.USER.value:
+            begin(agent, started, message["content"])
+        else:
+            started.add(Role(message["role"]), message["content"])
+    return started
+
+
+def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets) -> None:
+    need = closing_need(agent, thread, closing_request(agent, thread, StopReason.COST_BUDGET, {}))
+    if limits.max_tokens is not None and need.tokens > limits.max_tokens:
+        raise UsageError(
+            f"agent {name!r}: a run could not even answer once within {limits.max_tokens} tokens",
+            hint=f"the least that would do here is max_tokens={need.tokens}",
+        )
+    if limits.max_usd is not None and need.usd > to_nano(limits.max_usd):
+        raise UsageError(
+            f"agent {name!r}: a run could not even answer once within {limits.max_usd} USD",
+            hint=f"the least that would do here is {format_usd(need.usd)} USD",
+        )
+
+
+def submit_drafts(
+    drafts: Iterable[Draft], *, store: Store, dispatch: Dispatch, retention_ms: int
+) -> Iterator[list[tuple[str, str]]]:
+    """Write runs in chunks and send each chunk's first messages; yields CREATED or EXISTS and the run id of each.
+
+    Raises:
+        ConflictError: when a custom_id exists with other content.
+    """
+    remaining = iter(drafts)
+    while chunk := list(islice(remaining, CHUNK)):
+        answers = store.runs.submit(
+            [(draft.run_id, draft.spec, draft.messages) for draft in chunk],
+            heads=[draft.head for draft in chunk],
+            retention_ms=retention_ms,
+        )
+        for word, run_id in answers:
+            if word == "CREATED":
+                dispatch(run_id, 0)
+        yield answers
+
+
+def conflicts(store: Store, batch: str, hashes: Mapping[str, str]) -> list[str]:
+    """Of these custom_id → content hash, those that the batch has with other content."""
+    known = store.batches.known(batch, list(hashes))
+    return [custom_id for custom_id, (content_hash, _) in known.items() if content_hash != hashes[custom_id]]

@@ -1,0 +1,360 @@
+"""Runs: created, claimed, committed, released, cancelled and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import redis
+
+from agentq.core.errors import ConflictError
+from agentq.core.ids import new_nonce
+from agentq.core.lifecycle import RunState, StopReason
+from agentq.core.money import to_nano
+from agentq.core.records import (
+    Claim,
+    Delta,
+    Lease,
+    PendingCall,
+    RunRecord,
+    RunSpec,
+    Settlement,
+    ThreadParts,
+)
+from agentq.store.keys import Keys
+from agentq.store.scripts import Arg, Scripts, unexpected
+from agentq.store.watch import GRACE_MS
+
+Answer = Literal["OK", "CANCELLED", "STALE", "MISSING"]
+"""OK: done. CANCELLED: the run was being cancelled and has ended. STALE: the lease is gone; only the bill was booked."""
+
+Submission = tuple[str, RunSpec, Sequence[str]]
+"""Run id, what was submitted, its first messages as JSON."""
+
+
+class Runs:
+    """All runs of one namespace."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+
+    def submit(
+        self, submissions: Sequence[Submission], *, heads: Sequence[str], retention_ms: int
+    ) -> list[tuple[str, str]]:
+        """Create runs in one round trip; each becomes `queued` and watched.
+
+        Returns:
+            For each: CREATED or EXISTS (same custom_id, same content), and the run's id.
+
+        Raises:
+            ConflictError: when a custom_id exists with other content. Runs before it in the list are created.
+        """
+        calls = [
+            self._submission(run_id, spec, messages, head, retention_ms)
+            for (run_id, spec, messages), head in zip(submissions, heads, strict=True)
+        ]
+        answers: list[tuple[str, str]] = []
+        for (_, spec, _), reply in zip(
+            submissions, self._scripts.call_many("run_submit", calls), strict=True
+        ):
+            match reply:
+                case [("CREATED" | "EXISTS") as word, run_id]:
+                    answers.append((word, run_id))
+                case ["CONFLICT", run_id]:
+                    where = f"batch {spec.batch!r}" if spec.batch else f"tenant {spec.tenant!r}"
+                    raise ConflictError(
+                        f"{spec.custom_id!r} exists in {where} with other content ({run_id})",
+                        hint="give it another custom_id, or another batch",
+                    )
+                case _:
+                    raise unexpected("run_submit", reply)
+        return answers
+
+    def _submission(
+        self, run_id: str, spec: RunSpec, messages: Sequence[str], head: str, retention_ms: int
+    ) -> list[Arg]:
+        scopes = [
+            "global",
+            f"tenant:{spec.tenant}",
+            *([f"batch:{spec.batch}"] if spec.batch else []),
+            f"run:{run_id}",
+        ]
+        fields: list[Arg] = ["agent", spec.agent, "head", head, "budgets", _json(spec.budgets)]
+        for name, value in (
+            ("metadata", spec.metadata),
+            ("context", spec.context),
+            ("detector", spec.detector),
+        ):
+            if value:
+                fields += [name, _json(value)]
+        max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
+        return [
+            run_id,
+            spec.custom_id or "",
+            spec.content_hash,
+            spec.batch or "",
+            spec.tenant,
+            " ".join(scopes),
+            "" if max_usd is None else to_nano(max_usd),
+            "" if max_tokens is None else max_tokens,
+            GRACE_MS,
+            retention_ms,
+            len(fields),
+            *fields,
+            len(messages),
+            *messages,
+        ]
+
+    def claim(self, run_id: str, step: int | None, lease_ms: int) -> Claim | None:
+        """The run's next step, or None when there is nothing to do: the message may be dropped.
+
+        Args:
+            step: the step that the message asks for; another one is not granted. None: whichever is next.
+        """
+        reply = self._scripts.call("step_claim", run_id, "" if step is None else step, new_nonce(), lease_ms)
+        match reply:
+            case ["OK", fence, now, flat, messages, trace, cached]:
+                fields = _pairs(flat)
+                return Claim(
+                    lease=Lease(run_id, fence, int(fields["step"])),
+                    spec=_spec(fields),
+                    phase=fields["phase"],
+                    parts=ThreadParts(fields["head"], messages, trace, _pairs(cached)),
+                    spent_ms=int(fields.get("ms", 0)),
+                    failures=int(fields.get("failures", 0)),
+                    now_ms=int(now),
+                )
+            case [("BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
+                return None
+            case _:
+                raise unexpected("step_claim", reply)
+
+    def commit_tools(self, lease: Lease, delta: Delta, settlement: Settlement) -> Answer:
+        """Keep a paid reply; the tools that it asked for come next, under the same lease."""
+        return self._commit(lease, "m", "tools", "", delta, settlement, {})
+
+    def commit_continue(self, lease: Lease, delta: Delta, settlement: Settlement | None) -> Answer:
+        """The step is done: the run is queued for its next one."""
+        return self._commit(lease, "t", "continue", "", delta, settlement, {})
+
+    def commit_wait(
+        self,
+        lease: Lease,
+        delta: Delta,
+        settlement: Settlement | None,
+        pending: Sequence[Mapping[str, Any]],
+        deadline_ms: int,
+    ) -> Answer:
+        """The run waits for decisions about `pending` calls, at most `deadline_ms` from now. It holds no lease."""
+        return self._commit(
+            lease, "w", "wait", deadline_ms, delta, settlement, {"pending": _json(list(pending))}
+        )
+
+    def commit_end(
+        self,
+        lease: Lease,
+        delta: Delta,
+        settlement: Settlement | None,
+        reason: StopReason,
+        *,
+        answer: str = "",
+        scope: str = "",
+        detail: str = "",
+    ) -> Answer:
+        """End the run: its answer and reason stand, its escrow is given back."""
+        fields = {"answer": answer, "stop_scope": scope, "stop_detail": detail}
+        return self._commit(
+            lease, "e", "end", reason.value, delta, settlement, {k: v for k, v in fields.items() if v}
+        )
+
+    def _commit(
+        self,
+        lease: Lease,
+        boundary: str,
+        outcome: str,
+        argument: Arg,
+        delta: Delta,
+        settlement: Settlement | None,
+        fields: Mapping[str, str],
+    ) -> Answer:
+        closing = settlement or Settlement("", "release")
+        flat: list[Arg] = ["head", delta.head]
+        for name, value in fields.items():
+            flat += [name, value]
+        cached = [part for item in delta.tool_results.items() for part in item]
+        reply = self._scripts.call(
+            "step_commit",
+            lease.run_id,
+            lease.fence,
+            lease.fence + boundary,
+            outcome,
+            argument,
+            GRACE_MS,
+            closing.reservation,
+            closing.how,
+            closing.usd,
+            closing.tokens,
+            len(flat),
+            *flat,
+            len(delta.messages),
+            *delta.messages,
+            len(delta.trace),
+            *delta.trace,
+            len(cached),
+            *cached,
+        )
+        return _answer("step_commit", reply)
+
+    def release(
+        self,
+        lease: Lease,
+        *,
+        delay_ms: int,
+        settlement: Settlement | None = None,
+        failed: bool = False,
+        head: str | None = None,
+    ) -> Answer:
+        """Give the step back without progress: claimable at once, or after `delay_ms`.
+
+        Args:
+            failed: a model call failed; the run counts how many did in a row.
+            head: a new head of the thread, when something was decided nevertheless.
+        """
+        closing = settlement or Settlement("", "release")
+        fields: list[Arg] = [] if head is None else ["head", head]
+        reply = self._scripts.call(
+            "step_release",
+            lease.run_id,
+            lease.fence,
+            lease.fence + "r",
+            delay_ms,
+            GRACE_MS,
+            closing.reservation,
+            closing.how,
+            closing.usd,
+            closing.tokens,
+            int(failed),
+            len(fields),
+            *fields,
+        )
+        return _answer("step_release", reply[:1])
+
+    def cancel(self, run_id: str, by: str) -> str:
+        """CANCELLED, CANCELLING (a worker holds it), ENDED (it had ended before) or MISSING."""
+        reply = self._scripts.call("run_cancel", run_id, f"cancelled by {by}")
+        if reply[0] not in {"CANCELLED", "CANCELLING", "ENDED", "MISSING"}:
+            raise unexpected("run_cancel", reply)
+        return str(reply[0])
+
+    def read(self, run_id: str) -> RunRecord | None:
+        """A run as it stands, or None when there is none of that id (any more)."""
+        return self.read_many([run_id])[0]
+
+    def read_many(self, run_ids: Sequence[str]) -> list[RunRecord | None]:
+        """Runs as they stand, in one round trip."""
+        pipeline = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipeline.hgetall(self._keys.run(run_id))
+            pipeline.hmget(self._keys.scope(f"run:{run_id}"), ["us", "ts"])
+        replies = pipeline.execute()
+        return [
+            _record(run_id, fields, spent) if fields else None
+            for run_id, fields, spent in zip(run_ids, replies[::2], replies[1::2], strict=True)
+        ]
+
+    def parts(self, run_id: str) -> ThreadParts | None:
+        """The stored pieces of a run's thread, or None when there is no such run."""
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hget(self._keys.run(run_id), "head")
+        pipeline.lrange(self._keys.run(run_id, "msgs"), 0, -1)
+        pipeline.lrange(self._keys.run(run_id, "trace"), 0, -1)
+        pipeline.hgetall(self._keys.run(run_id, "cache"))
+        head, messages, trace, cached = pipeline.execute()
+        return None if head is None else ThreadParts(head, messages, trace, cached)
+
+    def trace(self, run_id: str, start: int = 0) -> list[str]:
+        """Trace events from the `start`-th on, still encoded."""
+        return [str(event) for event in self._client.lrange(self._keys.run(run_id, "trace"), start, -1)]
+
+    def by_custom_id(self, tenant: str, custom_id: str) -> str | None:
+        """The single run that was submitted with this custom_id, if there is one."""
+        text = self._client.get(f"{self._keys.prefix}ids:{tenant}:{custom_id}")
+        return None if text is None else str(text).partition(" ")[2]
+
+
+def _answer(name: str, reply: list[Any]) -> Answer:
+    match reply:
+        case ["OK"]:
+            return "OK"
+        case ["CANCELLED"]:
+            return "CANCELLED"
+        case ["STALE"]:
+            return "STALE"
+        case ["MISSING"]:
+            return "MISSING"
+        case _:
+            raise unexpected(name, reply)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _pairs(flat: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(flat, Mapping):
+        return dict(flat)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _spec(fields: Mapping[str, str]) -> RunSpec:
+    return RunSpec(
+        agent=fields["agent"],
+        tenant=fields["tenant"],
+        batch=fields["batch"] or None,
+        custom_id=fields["custom_id"] or None,
+        budgets=json.loads(fields["budgets"]),
+        metadata=json.loads(fields.get("metadata", "{}")),
+        context=json.loads(fields.get("context", "{}")),
+        detector=json.loads(fields["detector"]) if "detector" in fields else None,
+        content_hash=fields["hash"],
+    )
+
+
+def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None]) -> RunRecord:
+    head = json.loads(fields["head"])
+    deadline = int(fields.get("deadline", 0))
+    return RunRecord(
+        id=run_id,
+        spec=_spec(fields),
+        state=RunState(fields["state"]),
+        step=int(fields["step"]),
+        phase=fields["phase"],
+        created_ms=int(fields["created"]),
+        stop_reason=StopReason(fields["stop_reason"]) if "stop_reason" in fields else None,
+        stop_scope=fields.get("stop_scope"),
+        stop_detail=fields.get("stop_detail"),
+        answer=fields.get("answer"),
+        usd_nano=int(spent[0] or 0),
+        tokens=int(spent[1] or 0),
+        input_tokens=int(head.get("in", 0)),
+        output_tokens=int(head.get("out", 0)),
+        steps=int(head.get("step", 0)),
+        attempts=1 + int(fields.get("rescues", 0)),
+        seconds_ms=int(fields.get("ms", 0)),
+        started_ms=int(fields["claimed"]) if "claimed" in fields else None,
+        ended_ms=int(fields["ended"]) if "ended" in fields else None,
+        pending=tuple(
+            PendingCall(
+                id=call["id"],
+                tool=call["tool"],
+                arguments=call["arguments"],
+                signature=call["signature"],
+                asked_at_ms=int(call["asked_at_ms"]),
+                deadline_ms=deadline,
+            )
+            for call in json.loads(fields.get("pending", "[]"))
+        ),
+    )

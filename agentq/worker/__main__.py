@@ -1,0 +1,22 @@
+"""`python -m agentq.worker module:app worker …`: Celery's own command line for an `AgentQ` object.
+
+The same as `celery -A module:celery …` where the module has `celery = app.celery`, without asking for that line.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+
+def main(argv: list[str]) -> None:
+    """Run a Celery command for the app that the first argument names. The current directory is importable."""
+    sys.path.insert(0, str(Path.cwd()))
+    module, _, attribute = argv[0].partition(":")
+    app = getattr(import_module(module), attribute or "app")
+    getattr(app, "celery", app).start(argv=argv[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""What runs beside the steps in every worker process: the heartbeat and the tick, a thread each.
+
+They are started by a boot step of the worker, so that `celery -A module:celery worker` has them as
+much as `agentq worker` does. Both go on when a round fails: the next one is soon.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, bootsteps
+
+from agentq.engine.bench import Bench
+from agentq.engine.rescue import rescue_due
+from agentq.worker.lifeline import watch_lifeline
+
+log = logging.getLogger("agentq.worker")
+
+HEARTBEATS_A_LEASE = 3
+
+
+class Background:
+    """The two threads of one worker process."""
+
+    def __init__(self, bench: Bench, *, tick_seconds: float) -> None:
+        self.bench = bench
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.lease_seconds = bench.lease_ms / 1000
+        self.tick_seconds = tick_seconds
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._every, args=(work, seconds), name=name, daemon=True)
+            for name, work, seconds in (
+                ("agentq-heartbeat", self.heartbeat, self.lease_seconds / HEARTBEATS_A_LEASE),
+                ("agentq-tick", self.tick, tick_seconds),
+            )
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the rounds at hand, and sign off."""
+        self._stop.set()
+        try:
+            self.bench.store.watch.sign_off(self.name)
+        except Exception as error:
+            log.info("sign_off_failed error=%r", error)
+
+    def heartbeat(self) -> None:
+        """Renew all leases of this process and count it as alive."""
+        self.bench.leases.renew()
+        self.bench.store.watch.sign_on(self.name, 2 * self.lease_seconds)
+
+    def tick(self) -> None:
+        """Look at the runs that are due."""
+        for rescue in rescue_due(self.bench.store.watch, self.bench.dispatch, lease_ms=self.bench.lease_ms):
+            if rescue.verdict in {"RESCUED", "ENDED"}:
+                log.warning("tick verdict=%s step=%s reason=%s", rescue.verdict, rescue.step, rescue.reason)
+
+    def _every(self, work: Callable[[], None], seconds: float) -> None:
+        wait = 0.0
+        while not self._stop.wait(wait):
+            try:
+                work()
+            except Exception as error:
+                log.warning("background_failed work=%s error=%r", work.__name__, error)
+            wait = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - jitter: workers must not march in step
+
+
+def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: float) -> None:
+    """Have every worker of this app start its background with it."""
+
+    class BackgroundStep(bootsteps.StartStopStep):
+        """Starts after the pool, stops with the worker."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def __init__(self, worker: Any, **options: Any) -> None:
+            super().__init__(worker, **options)
+            self.background: Background | None = None
+
+        def start(self, worker: Any) -> None:
+            self.background = Background(bench(), tick_seconds=tick_seconds)
+            self.background.start()
+            watch_lifeline(lambda: os.kill(os.getpid(), 15))
+
+        def stop(self, worker: Any) -> None:
+            if self.background is not None:
+                self.background.stop()
+
+    celery.steps["worker"].add(BackgroundStep)
