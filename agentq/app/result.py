@@ -38,7 +38,7 @@ def result_of(record: RunRecord) -> Result:
     """The result of a run that has ended."""
     reason = record.stop_reason or StopReason.CANCELLED
     error = None
-    if not reason.is_success:
+    if not (reason.is_success or reason.is_budget):
         error = {"code": reason.value, "message": record.stop_detail or reason.value.replace("_", " ")}
     return Result(
         custom_id=record.spec.custom_id,

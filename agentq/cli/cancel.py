@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 def command(session: Session, target: str, yes: bool) -> None:
     """Cancel TARGET: a run, or the runs of a batch that have not ended. What is spent stays in the books."""
+    from agentq.app import Run
+
     found = find(session.server_app(), target)
-    if hasattr(found, "thread"):
+    if isinstance(found, Run):
         _run(session, found)
     else:
         _batch(session, found, yes=yes)

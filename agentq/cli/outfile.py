@@ -21,8 +21,7 @@ STDOUT = "-"
 
 def write_results(session: Session, batch: Batch, target: str) -> None:
     """Append the ended runs that `target` does not have yet; `-` is stdout."""
-    app = session.any_app()
-    lines = (encode(result_line(result, app.run(result.run_id).record())) for result in batch.results())
+    lines = (encode(result_line(result)) for result in batch.results())
     if target == STDOUT:
         for line in lines:
             click.echo(line)

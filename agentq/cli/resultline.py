@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentq.app import Result
-    from agentq.core.records import RunRecord
 
 
-def result_line(result: Result, record: RunRecord) -> dict[str, Any]:
+def result_line(result: Result) -> dict[str, Any]:
     """The line of one ended run.
 
     A run that a failure ended has an `error`, and a `response` all the same when it still answered.
@@ -17,13 +16,14 @@ def result_line(result: Result, record: RunRecord) -> dict[str, Any]:
     return {
         "id": result.run_id,
         "custom_id": result.custom_id,
-        "response": _response(result, record),
-        "error": _error(result, record),
+        "response": _response(result),
+        "error": _error(result),
         "agentq": {
-            "agent": record.spec.agent,
-            "state": _text(result.state),
-            "stop_reason": _text(result.stop_reason),
-            "answer": result.answer,
+            "agent": result.agent,
+            "state": result.state,
+            "stop_reason": result.stop_reason.value,
+            "stop_scope": result.stop_scope,
+            "answer": result.answer or None,
             "output": result.output,
             "steps": result.steps,
             "usage": {
@@ -32,9 +32,9 @@ def result_line(result: Result, record: RunRecord) -> dict[str, Any]:
             },
             "usd": f"{result.usd:f}",
             "attempts": result.attempts,
-            "metadata": dict(record.spec.metadata),
-            "started_at": seconds(record.started_ms),
-            "ended_at": seconds(record.ended_ms),
+            "metadata": result.metadata,
+            "started_at": seconds(result.started_ms),
+            "ended_at": seconds(result.ended_ms),
         },
     }
 
@@ -44,10 +44,9 @@ def seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def _response(result: Result, record: RunRecord) -> dict[str, Any] | None:
-    if result.answer is None:
+def _response(result: Result) -> dict[str, Any] | None:
+    if not result.answer:
         return None
-    cut = result.stop_reason is not None and result.stop_reason.is_budget
     usage = result.usage
     return {
         "status_code": 200,
@@ -55,13 +54,13 @@ def _response(result: Result, record: RunRecord) -> dict[str, Any] | None:
         "body": {
             "id": result.run_id,
             "object": "chat.completion",
-            "created": (record.ended_ms or record.created_ms) // 1000,
-            "model": record.spec.agent,
+            "created": (result.ended_ms or 0) // 1000,
+            "model": result.agent,
             "choices": [
                 {
                     "index": 0,
                     "message": {"role": "assistant", "content": result.answer},
-                    "finish_reason": "length" if cut else "stop",
+                    "finish_reason": "length" if result.stop_reason.is_budget else "stop",
                 }
             ],
             "usage": {
@@ -73,12 +72,5 @@ def _response(result: Result, record: RunRecord) -> dict[str, Any] | None:
     }
 
 
-def _error(result: Result, record: RunRecord) -> dict[str, str] | None:
-    if result.stop_reason is None or not result.stop_reason.is_failure:
-        return None
-    message = (result.error or {}).get("message") or record.stop_detail or "the run ended without its answer"
-    return {"code": result.stop_reason.value, "message": str(message)}
-
-
-def _text(value: Any) -> Any:
-    return getattr(value, "value", value)
+def _error(result: Result) -> dict[str, str] | None:
+    return result.error if result.stop_reason.is_failure or not result.answer else None

@@ -74,11 +74,11 @@ def _task(text: str | None) -> str:
 def _follow(session: Session, run: Run) -> RunRecord:
     said = 0
     while True:
+        # The record first: all events of a run that has ended are there to be read.
         record = run.record()
-        events = run.trace()
-        for event in events[said:]:
+        for event in run.trace(said):
             session.console.say(trace_line(event))
-        said = len(events)
+            said += 1
         if record.state in {RunState.ENDED, RunState.WAITING}:
             return record
         time.sleep(_PAUSE)

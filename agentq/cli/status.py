@@ -20,25 +20,28 @@ if TYPE_CHECKING:
     from agentq.core.records import Account, RunRecord
 
 SHOWN = 20
+_CHUNK = 500
 
 
 @verb("status")
 @click.argument("target", required=False)
 def command(session: Session, target: str | None) -> None:
     """Show everything, or one batch or run (TARGET)."""
+    from agentq.app import Run
+
     app = session.server_app()
     if target is None:
         _everything(session, app)
         return
     found = find(app, target)
-    if hasattr(found, "thread"):
+    if isinstance(found, Run):
         record = found.record()
         if session.console.json:
             session.console.document(run_fields(record))
         else:
             run_card(session.console, record)
     else:
-        _batch(session, found)
+        _batch(session, app, found)
 
 
 def _everything(session: Session, app: AgentQ) -> None:
@@ -58,10 +61,10 @@ def _everything(session: Session, app: AgentQ) -> None:
         session.console.say("no batches yet; agentq submit FILE makes one")
 
 
-def _batch(session: Session, batch: Batch) -> None:
+def _batch(session: Session, app: AgentQ, batch: Batch) -> None:
     console = session.console
     tally, record, account = Tally.read(batch), batch.record(), batch.account()
-    waiting = _waiting(batch) if tally.waiting else []
+    waiting = _waiting(app, batch) if tally.waiting else []
     if console.json:
         fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
         console.document({**fields, "account": account_fields(account), "pending": waiting})
@@ -77,11 +80,15 @@ def _batch(session: Session, batch: Batch) -> None:
         console.out(f"  … and {tally.waiting - len(waiting)} more runs that wait")
 
 
-def _waiting(batch: Batch) -> list[dict[str, str]]:
+def _waiting(app: AgentQ, batch: Batch) -> list[dict[str, str]]:
     calls: list[dict[str, str]] = []
-    for record in batch.waiting(limit=SHOWN):
-        calls += pending_calls(record)
-    return calls
+    live = app.store.batches.live(batch.name)
+    for start in range(0, len(live), _CHUNK):
+        for record in app.store.runs.read_many(live[start : start + _CHUNK]):
+            calls += pending_calls(record) if record else []
+        if len(calls) >= SHOWN:
+            break
+    return calls[:SHOWN]
 
 
 def pending_calls(record: RunRecord) -> list[dict[str, str]]:

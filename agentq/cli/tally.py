@@ -50,7 +50,7 @@ class Tally:
             ended=counts["ended"],
             spent_nano=account.spent_nano,
             reserved_nano=account.reserved_nano + account.escrowed_nano,
-            stop_reasons={str(reason): count for reason, count in batch.stop_reasons().items()},
+            stop_reasons=batch.stop_reasons(),
         )
 
     @property
@@ -111,6 +111,5 @@ def provider_refused(batch: Batch, tally: Tally) -> bool:
     if not tally.stop_reasons.get(StopReason.MODEL_ERROR.value):
         return False
     return any(
-        result.error is not None and str(result.error.get("code", "")) in PROVIDER_DETAILS
-        for result in batch.results()
+        result.error is not None and result.error["message"] in PROVIDER_DETAILS for result in batch.results()
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentq.core.errors import UsageError
@@ -19,10 +20,6 @@ def find(app: AgentQ, word: str) -> Run | Batch:
         UsageError: when there is neither.
     """
     if word.startswith(_RUN):
-        run = app.run(word)
-        try:
-            run.record()
-        except UsageError:
-            return app.batch(word)
-        return run
+        with suppress(UsageError):
+            return app.run(word)
     return app.batch(word)

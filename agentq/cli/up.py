@@ -81,7 +81,7 @@ def _children(
         for name in (f"worker-{number}" for number in range(1, workers + 1))
     ]
     if flower_port is not None:
-        children.append(Child("flower", flower_argv(session.app_path, flower_port)))
+        children.append(Child("flower", flower_argv(session.app_path, port=flower_port)))
     return children
 
 

@@ -344,7 +344,7 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
         steps=int(head.get("step", 0)),
         attempts=1 + int(fields.get("rescues", 0)),
         seconds_ms=int(fields.get("ms", 0)),
-        started_ms=int(fields["claimed"]) if "claimed" in fields else None,
+        started_ms=int(fields["started"]) if "started" in fields else None,
         ended_ms=int(fields["ended"]) if "ended" in fields else None,
         pending=tuple(
             PendingCall(

@@ -7,7 +7,7 @@
 --       | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
 local id, nonce = ARGV[1], ARGV[3]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints')
+local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints', 'started')
 local state, fence = f[1], f[3]
 if not state then return {'MISSING'} end
 local now = now_ms()
@@ -19,7 +19,8 @@ if not replay then
   if ARGV[2] ~= '' and ARGV[2] ~= f[2] then return {'STALE'} end
   fence = int(fence_int(fence) + 1) .. '-' .. nonce
   redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now), 'rn', '0')
-  if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
+  if not f[6] then redis.call('HSET', run, 'started', int(now)) end
+  if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints', 'started') end
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
 return {'OK', fence, int(now), redis.call('HGETALL', run), redis.call('LRANGE', run .. ':msgs', 0, -1),
