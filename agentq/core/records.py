@@ -20,11 +20,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ThreadParts:
-    """The stored pieces of a thread, still encoded, in order."""
+    """The stored pieces of a thread, still encoded: an object and two arrays of JSON, and texts by signature."""
 
     head: str = "{}"
-    messages: list[str] = field(default_factory=list)
-    trace: list[str] = field(default_factory=list)
+    messages: str = "[]"
+    trace: str = "[]"
     tool_results: dict[str, str] = field(default_factory=dict)
 
 

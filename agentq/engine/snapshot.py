@@ -53,7 +53,7 @@ def load(parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int =
     """The thread that was stored, with a detector of the run's thresholds, or none."""
     head = json.loads(parts.head)
     thread = Thread(
-        messages=[Message.from_dict(json.loads(text)) for text in parts.messages],
+        messages=[Message.from_dict(message) for message in json.loads(parts.messages)],
         step=head.get("step", 0),
         spend=Spend(
             steps=head.get("step", 0),
@@ -62,7 +62,7 @@ def load(parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int =
             seconds=spent_ms / 1000,
             tool_errors=head.get("errors", 0),
         ),
-        trace=[decode_event(text) for text in parts.trace],
+        trace=[_decode_event(values) for values in json.loads(parts.trace)],
         tool_results=dict(parts.tool_results),
         detector=None if detector is None else LoopDetector.from_dict(detector),
         closing=StopReason(head["closing"]) if "closing" in head else None,
@@ -114,6 +114,10 @@ def _encode_event(event: TraceEvent, now_ms: int) -> str:
 
 def decode_event(text: str) -> TraceEvent:
     """One stored trace event; `at` is the server's time in ISO 8601, UTC."""
-    kind, detail, ok, step, at_ms, call, digest = (*json.loads(text), None, None)[:7]
+    return _decode_event(json.loads(text))
+
+
+def _decode_event(values: list[Any]) -> TraceEvent:
+    kind, detail, ok, step, at_ms, call, digest = (*values, None, None)[:7]
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return TraceEvent(kind=kind, detail=detail, ok=bool(ok), step=step, at=at, call=call, digest=digest)

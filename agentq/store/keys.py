@@ -5,7 +5,7 @@ script may touch them all. "retention" is `retention_days` after the run, or the
 
 | key | type | fields or members | end |
 |---|---|---|---|
-| `run:<r>` | hash | the submitted spec; `state step phase fence rn started claimed ms head`; `not_before hints failures deaths rescues`; `stop_reason stop_scope stop_detail answer ended pending deadline op` | retention of the run |
+| `run:<r>` | hash | `spec` as submitted; `scopes tenant batch custom_id hash created ttl`; `state step phase fence rn started claimed ms head`; `not_before hints failures deaths rescues`; `stop_reason stop_scope stop_detail answer ended pending deadline op` | retention of the run |
 | `run:<r>:msgs` | list | messages, JSON, append-only | retention of the run |
 | `run:<r>:trace` | list | trace events, compact JSON, append-only | retention of the run |
 | `run:<r>:cache` | hash | call signature → result of a side effect | retention of the run |

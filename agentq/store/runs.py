@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import redis
@@ -82,14 +83,7 @@ class Runs:
             *([f"batch:{spec.batch}"] if spec.batch else []),
             f"run:{run_id}",
         ]
-        fields: list[Arg] = ["agent", spec.agent, "head", head, "budgets", _json(spec.budgets)]
-        for name, value in (
-            ("metadata", spec.metadata),
-            ("context", spec.context),
-            ("detector", spec.detector),
-        ):
-            if value:
-                fields += [name, _json(value)]
+        fields: list[Arg] = ["spec", _json(asdict(spec)), "head", head]
         max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
         return [
             run_id,
@@ -116,15 +110,14 @@ class Runs:
         """
         reply = self._scripts.call("step_claim", run_id, "" if step is None else step, new_nonce(), lease_ms)
         match reply:
-            case ["OK", fence, now, flat, messages, trace, cached]:
-                fields = _pairs(flat)
+            case ["OK", fence, now, at, phase, spent_ms, failures, spec, head, messages, trace, cached]:
                 return Claim(
-                    lease=Lease(run_id, fence, int(fields["step"])),
-                    spec=_spec(fields),
-                    phase=fields["phase"],
-                    parts=ThreadParts(fields["head"], messages, trace, _pairs(cached)),
-                    spent_ms=int(fields.get("ms", 0)),
-                    failures=int(fields.get("failures", 0)),
+                    lease=Lease(run_id, fence, int(at)),
+                    spec=RunSpec(**json.loads(spec)),
+                    phase=phase,
+                    parts=ThreadParts(head, messages, trace, _pairs(cached)),
+                    spent_ms=int(spent_ms),
+                    failures=int(failures),
                     now_ms=int(now),
                 )
             case [("BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
@@ -273,7 +266,9 @@ class Runs:
         pipeline.lrange(self._keys.run(run_id, "trace"), 0, -1)
         pipeline.hgetall(self._keys.run(run_id, "cache"))
         head, messages, trace, cached = pipeline.execute()
-        return None if head is None else ThreadParts(head, messages, trace, cached)
+        if head is None:
+            return None
+        return ThreadParts(head, f"[{','.join(messages)}]", f"[{','.join(trace)}]", cached)
 
     def trace(self, run_id: str, start: int = 0) -> list[str]:
         """Trace events from the `start`-th on, still encoded."""
@@ -309,26 +304,12 @@ def _pairs(flat: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _spec(fields: Mapping[str, str]) -> RunSpec:
-    return RunSpec(
-        agent=fields["agent"],
-        tenant=fields["tenant"],
-        batch=fields["batch"] or None,
-        custom_id=fields["custom_id"] or None,
-        budgets=json.loads(fields["budgets"]),
-        metadata=json.loads(fields.get("metadata", "{}")),
-        context=json.loads(fields.get("context", "{}")),
-        detector=json.loads(fields["detector"]) if "detector" in fields else None,
-        content_hash=fields["hash"],
-    )
-
-
 def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None]) -> RunRecord:
     head = json.loads(fields["head"])
     deadline = int(fields.get("deadline", 0))
     return RunRecord(
         id=run_id,
-        spec=_spec(fields),
+        spec=RunSpec(**json.loads(fields["spec"])),
         state=RunState(fields["state"]),
         step=int(fields["step"]),
         phase=fields["phase"],

@@ -41,24 +41,26 @@ local function scopes_of(run)
   return list
 end
 
--- Add to fields of one scope; a change of 0 writes nothing. Exact below 2^53.
-local function book(scope, deltas)
-  local key, names = scope_key(scope), {}
+-- The JSON array of texts that are JSON already: one reply instead of many.
+local function json_array(texts) return '[' .. table.concat(texts, ',') .. ']' end
+
+-- Add to fields of all these scopes; a change of 0 writes nothing. Exact below 2^53.
+local function book(scopes, deltas)
+  local names = {}
   for name, delta in pairs(deltas) do
     if delta ~= 0 then names[#names + 1] = name end
   end
   if #names == 0 then return end
   table.sort(names)
-  local old, args = redis.call('HMGET', key, unpack(names)), {}
-  for i, name in ipairs(names) do
-    args[#args + 1] = name
-    args[#args + 1] = int((tonumber(old[i]) or 0) + deltas[name])
+  for _, scope in ipairs(scopes) do
+    local key, args = scope_key(scope), {}
+    local old = redis.call('HMGET', key, unpack(names))
+    for i, name in ipairs(names) do
+      args[2 * i - 1] = name
+      args[2 * i] = int((tonumber(old[i]) or 0) + deltas[name])
+    end
+    redis.call('HSET', key, unpack(args))
   end
-  redis.call('HSET', key, unpack(args))
-end
-
-local function book_all(scopes, deltas)
-  for _, scope in ipairs(scopes) do book(scope, deltas) end
 end
 
 -- One line of the ledger's log for each change of money.
@@ -83,7 +85,7 @@ local function forfeit(id, run, scopes, reservation)
   if not usd then return false end
   redis.call('HDEL', run .. ':open', reservation)
   redis.call('HSET', run .. ':forfeits', reservation, int(usd) .. ' ' .. int(tokens))
-  book_all(scopes, {us = usd, ts = tokens, ur = -usd, tr = -tokens, uf = usd})
+  book(scopes, {us = usd, ts = tokens, ur = -usd, tr = -tokens, uf = usd})
   log('forfeit', id .. ':' .. reservation, usd, tokens)
   return true
 end
@@ -98,14 +100,14 @@ local function close_reservation(id, run, scopes, reservation, how, usd, tokens)
     redis.call('HDEL', run .. ':open', reservation)
     if how == 'settle' then
       local over = math.max(0, usd - held_usd)
-      book_all(scopes, {us = usd, ts = tokens, ur = -held_usd, tr = -held_tokens, uo = over})
+      book(scopes, {us = usd, ts = tokens, ur = -held_usd, tr = -held_tokens, uo = over})
       log('settle', name, usd, tokens)
     elseif how == 'restore' then
       redis.call('HSET', run .. ':open', 'escrow', int(held_usd) .. ' ' .. int(held_tokens))
-      book_all(scopes, {ur = -held_usd, tr = -held_tokens, ue = held_usd, te = held_tokens})
+      book(scopes, {ur = -held_usd, tr = -held_tokens, ue = held_usd, te = held_tokens})
       log('restore', name, held_usd, held_tokens)
     else
-      book_all(scopes, {ur = -held_usd, tr = -held_tokens})
+      book(scopes, {ur = -held_usd, tr = -held_tokens})
       log('release', name, held_usd, held_tokens)
     end
     return true
@@ -116,7 +118,7 @@ local function close_reservation(id, run, scopes, reservation, how, usd, tokens)
   redis.call('HDEL', run .. ':forfeits', reservation)
   local full_usd, full_tokens = pair(lost)
   if how ~= 'settle' then usd, tokens = 0, 0 end
-  book_all(scopes, {us = usd - full_usd, ts = tokens - full_tokens, uf = -full_usd, uo = math.max(0, usd - full_usd)})
+  book(scopes, {us = usd - full_usd, ts = tokens - full_tokens, uf = -full_usd, uo = math.max(0, usd - full_usd)})
   log('late', name, usd, tokens)
   return true
 end
@@ -139,7 +141,7 @@ local function release_escrow(id, run, scopes)
   local usd, tokens, held = escrow_of(run)
   if not held then return end
   redis.call('HDEL', run .. ':open', 'escrow')
-  book_all(scopes, {ue = -usd, te = -tokens})
+  book(scopes, {ue = -usd, te = -tokens})
   log('escrow', id, 0, 0)
 end
 

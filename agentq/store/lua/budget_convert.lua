@@ -19,6 +19,6 @@ if not held then return {'NONE'} end
 redis.call('HDEL', run .. ':open', 'escrow')
 redis.call('HSET', run .. ':open', reservation, int(usd) .. ' ' .. int(tokens))
 redis.call('HSET', run, 'rn', int(n))
-book_all(scopes_of(run), {ur = usd, tr = tokens, ue = -usd, te = -tokens})
+book(scopes_of(run), {ur = usd, tr = tokens, ue = -usd, te = -tokens})
 log('convert', id .. ':' .. reservation, usd, tokens)
 return {'OK', reservation, int(usd), int(tokens)}

@@ -17,28 +17,24 @@ if n <= tonumber(f[3]) then
 end
 local scopes = scopes_of(run)
 local held_usd, held_tokens = escrow_of(run)
-local need = {u = usd + escrow_usd, t = tokens + escrow_tokens}
-local held = {u = held_usd, t = held_tokens}
-local unit_name = {u = 'usd', t = 'tokens'}
+-- Why this need does not fit into what is left of one limit, or nil when it does.
+local function denial(limit, spent, reserved, escrowed, need)
+  if not limit or spent + reserved + escrowed + need <= limit then return nil end
+  if need > limit then return 'never' end
+  if spent + need > limit then return 'exhausted' end
+  return reserved > 0 and 'wait' or 'winddown'
+end
+local function field(value) return tonumber(value) or 0 end
 for _, scope in ipairs(scopes) do
-  for _, unit in ipairs({'u', 't'}) do
-    local v = redis.call('HMGET', scope_key(scope), unit .. 'l', unit .. 's', unit .. 'r', unit .. 'e')
-    local limit = tonumber(v[1])
-    if limit then
-      local spent, reserved, escrowed = tonumber(v[2]) or 0, tonumber(v[3]) or 0, (tonumber(v[4]) or 0) - held[unit]
-      if spent + reserved + escrowed + need[unit] > limit then
-        local kind = 'winddown'
-        if need[unit] > limit then kind = 'never'
-        elseif spent + need[unit] > limit then kind = 'exhausted'
-        elseif reserved > 0 then kind = 'wait' end
-        return {'DENIED', scope, unit_name[unit], kind}
-      end
-    end
-  end
+  local v = redis.call('HMGET', scope_key(scope), 'ul', 'us', 'ur', 'ue', 'tl', 'ts', 'tr', 'te')
+  local kind = denial(tonumber(v[1]), field(v[2]), field(v[3]), field(v[4]) - held_usd, usd + escrow_usd)
+  if kind then return {'DENIED', scope, 'usd', kind} end
+  kind = denial(tonumber(v[5]), field(v[6]), field(v[7]), field(v[8]) - held_tokens, tokens + escrow_tokens)
+  if kind then return {'DENIED', scope, 'tokens', kind} end
 end
 redis.call('HSET', run .. ':open', reservation, int(usd) .. ' ' .. int(tokens),
   'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens))
 redis.call('HSET', run, 'rn', int(n))
-book_all(scopes, {ur = usd, tr = tokens, ue = escrow_usd - held_usd, te = escrow_tokens - held_tokens})
+book(scopes, {ur = usd, tr = tokens, ue = escrow_usd - held_usd, te = escrow_tokens - held_tokens})
 log('reserve', id .. ':' .. reservation, usd, tokens, 'eu', int(escrow_usd), 'et', int(escrow_tokens))
 return {'OK', reservation}
