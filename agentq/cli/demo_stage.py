@@ -9,6 +9,7 @@ from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentq.cli.childlog import worker_env
 from agentq.cli.follow import follow
 from agentq.cli.submit import submit_file
 from agentq.core.errors import AgentQError
@@ -59,6 +60,7 @@ def play(session: Session) -> list[Outcome]:
         worker = Child(
             "worker",
             worker_argv(APP, concurrency=THREADS, name="demo"),
+            env=worker_env(),
             cwd=home,
             ready=lambda: bool(app.workers()),
         )

@@ -14,10 +14,12 @@ from agentq.core.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agentq.app import AgentQ
     from agentq.cli.session import Session
 
 OLDEST = (7, 0)
 CLOCK_MS_MAX = 2_000
+BROKER_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,25 @@ def diagnose(session: Session) -> tuple[list[Check], int]:
         hint = getattr(error, "hint", "") or "check the address and that the server runs"
         return [Check("state server", False, str(error), hint)], UNAVAILABLE
     checks = judge(facts)
+    broker = _broker(app)
+    checks.insert(-1, broker)
+    if not broker.ok:
+        return checks, UNAVAILABLE
     return checks, 0 if all(check.ok for check in checks) else 1
+
+
+def _broker(app: AgentQ) -> Check:
+    try:
+        with app.celery.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
+            where = connection.as_uri()
+    except Exception as error:
+        if not is_unreachable(error) and not isinstance(error, OSError):
+            raise
+        return Check(
+            "broker", False, f"cannot be reached: {error}", "check AGENTQ_BROKER_URL and that it runs"
+        )
+    return Check("broker", True, f"{where} answers")
 
 
 def judge(facts: Mapping[str, Any]) -> list[Check]:
@@ -85,7 +105,6 @@ def judge(facts: Mapping[str, Any]) -> list[Check]:
         ),
         Check("role", facts["role"] == "master", str(facts["role"]), "point AGENTQ_REDIS_URL at the primary"),
         Check("clock", off <= CLOCK_MS_MAX, f"{off} ms off this machine's", "synchronise the clocks (NTP)"),
-        Check("broker", True, "answers"),
         Check(
             "workers",
             bool(workers),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from agentq.cli.childlog import child_log, worker_env
 from agentq.cli.globals import verb
 from agentq.cli.upfile import UpFile, UpState
 from agentq.core.errors import UsageError
@@ -16,6 +18,7 @@ from agentq.core.errors import UsageError
 if TYPE_CHECKING:
     from agentq.app import AgentQ
     from agentq.cli.session import Session
+    from agentq.worker.embedded import EmbeddedServer
     from agentq.worker.supervisor import Child
 
 
@@ -23,7 +26,13 @@ if TYPE_CHECKING:
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes."
 )
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), metavar="N", help="Steps at once in each.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Steps at once in each.  [default: 16]",
+)
 @click.option("--flower", is_flag=True, help="Celery's monitor in the browser.")
 @click.option("--port", type=click.IntRange(1, 65535), default=5555, show_default=True, help="Flower's port.")
 def command(session: Session, workers: int, concurrency: int | None, flower: bool, port: int) -> int:
@@ -32,71 +41,104 @@ def command(session: Session, workers: int, concurrency: int | None, flower: boo
     The server keeps its data in .agentq, so runs that are under way survive stopping and starting. Ctrl-C
     lets the workers finish the steps at hand and stops the server last.
     """
+    from agentq.worker.supervisor import supervise
+
     app = session.user_app("up")
     home = Path(app.settings.home)
     if flower:
         _need_flower()
     with ExitStack() as stack:
         hold = stack.enter_context(UpFile(home).hold())
-        where = _server(app, home, stack)
-        hold.write(
-            UpState(
-                pid=os.getpid(),
-                redis_url=os.environ.get("AGENTQ_REDIS_URL") or app.settings.redis_url or "",
-                broker_url=os.environ.get("AGENTQ_BROKER_URL") or app.settings.broker_url,
-                namespace=app.settings.namespace,
-                app=session.app_path,
-            )
-        )
-        return _supervise(
-            session, app, where, _children(session, workers, concurrency, port if flower else None)
+        server = _server(session, app, home, stack)
+        hold.write(_state(session, app))
+        children = _children(session, _viewer(app), workers, concurrency)
+        if flower:
+            children.append(_flower(session, port))
+        session.console.say(f"server    {server}")
+        return supervise(
+            children,
+            drain_seconds=app.settings.drain_seconds,
+            say=child_log(session.console),
+            on_ready=lambda: _introduce(session, app, workers, port if flower else None),
         )
 
 
-def _server(app: AgentQ, home: Path, stack: ExitStack) -> str:
-    """Make sure that there is a server, and that the workers will find it. Says where it is."""
+def _server(session: Session, app: AgentQ, home: Path, stack: ExitStack) -> str:
+    """Make sure that there is a server, and that the workers will find it. Says which."""
     if app.settings.redis_url is not None:
         app.ping()
-        return "configured"
+        return "the configured one"
     from agentq.worker.embedded import EmbeddedServer
 
     server = EmbeddedServer.start(home)
-    stack.callback(server.stop)
+    stack.callback(_stop_server, session, server, home)
     os.environ["AGENTQ_REDIS_URL"] = server.url
-    os.environ.setdefault("AGENTQ_BROKER_URL", app.settings.broker_url or server.broker_url)
-    return f"embedded, data in {home}"
+    os.environ["AGENTQ_BROKER_URL"] = app.settings.broker_url or server.broker_url
+    return f"embedded, {server.state.server} {server.state.version}, data in {home}"
 
 
-def _children(
-    session: Session, workers: int, concurrency: int | None, flower_port: int | None
-) -> list[Child]:
-    from agentq.worker.command import flower_argv, worker_argv
+def _stop_server(session: Session, server: EmbeddedServer, home: Path) -> None:
+    from agentq.worker.embedded import stop_running
+
+    if server.owned:
+        server.stop()
+    else:
+        # Left by an `agentq up` that was killed: this home is held, so nobody else can own it.
+        stop_running(home)
+    session.console.say(f"stopped; the data is kept in {home}, and agentq up goes on with it")
+
+
+def _state(session: Session, app: AgentQ) -> UpState:
+    return UpState(
+        pid=os.getpid(),
+        redis_url=app.settings.redis_url or os.environ["AGENTQ_REDIS_URL"],
+        broker_url=app.settings.broker_url or os.environ.get("AGENTQ_BROKER_URL"),
+        namespace=app.settings.namespace,
+        app=session.app_path,
+    )
+
+
+def _viewer(app: AgentQ) -> AgentQ:
+    """The app as its workers see it: the user's own was made before there was a server."""
+    from agentq.app import AgentQ
+
+    return app if app.settings.redis_url else AgentQ(app.name, namespace=app.settings.namespace)
+
+
+def _children(session: Session, viewer: AgentQ, workers: int, concurrency: int | None) -> list[Child]:
+    from agentq.worker.command import worker_argv
     from agentq.worker.supervisor import Child
 
-    children = [
+    before = set(viewer.workers())
+
+    def at_least(number: int) -> Callable[[], bool]:
+        return lambda: len(set(viewer.workers()) - before) >= number
+
+    return [
         Child(
-            name,
-            worker_argv(session.app_path, concurrency=concurrency, name=name, events=flower_port is not None),
+            f"worker-{number}",
+            worker_argv(session.app_path, concurrency=concurrency, name=f"worker-{number}"),
+            env=worker_env(),
+            ready=at_least(number),
         )
-        for name in (f"worker-{number}" for number in range(1, workers + 1))
+        for number in range(1, workers + 1)
     ]
-    if flower_port is not None:
-        children.append(Child("flower", flower_argv(session.app_path, port=flower_port)))
-    return children
 
 
-def _supervise(session: Session, app: AgentQ, where: str, children: list[Child]) -> int:
-    from agentq.worker.supervisor import supervise
+def _flower(session: Session, port: int) -> Child:
+    from agentq.worker.command import flower_argv
+    from agentq.worker.supervisor import Child
 
+    return Child("flower", flower_argv(session.app_path, port=port))
+
+
+def _introduce(session: Session, app: AgentQ, workers: int, flower_port: int | None) -> None:
     say = session.console.say
-    workers = [child.name for child in children if child.name.startswith("worker")]
-    say(f"server    {where}")
-    say(f"workers   {', '.join(workers)}, agents: {', '.join(sorted(app.agents)) or 'none'}")
-    if len(workers) < len(children):
-        say(f"flower    {children[-1].argv[-1]}")
-    say("next      in another terminal, same folder: agentq submit FILE --wait, agentq status")
+    say(f"ready     {workers} worker process(es), agents: {', '.join(sorted(app.agents)) or 'none'}")
+    if flower_port is not None:
+        say(f"flower    http://127.0.0.1:{flower_port}")
+    say("next      in another terminal, in this folder: agentq submit FILE --wait, agentq status")
     say("stop      Ctrl-C, which drains first")
-    return supervise(children, drain_seconds=app.settings.drain_seconds, say=say)
 
 
 def _need_flower() -> None:

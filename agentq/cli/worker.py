@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agentq.cli.childlog import child_log, worker_env
 from agentq.cli.globals import verb
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @verb("worker")
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), metavar="N", help="Steps at the same time.")
+@click.option(
+    "-c", "--concurrency", type=click.IntRange(min=1), metavar="N", help="Steps at once.  [default: 16]"
+)
 @click.option(
     "--name", metavar="NAME", default="worker", show_default=True, help="Tells this worker from others."
 )
@@ -27,5 +30,7 @@ def command(session: Session, concurrency: int | None, name: str) -> int:
     argv = worker_argv(session.app_path, concurrency=concurrency, name=name)
     session.console.say(f"worker {name} of {app.settings.namespace}; Ctrl-C drains and stops it")
     return supervise(
-        [Child(name, argv, restart=False)], drain_seconds=app.settings.drain_seconds, say=session.console.say
+        [Child(name, argv, env=worker_env(), restart=False)],
+        drain_seconds=app.settings.drain_seconds,
+        say=child_log(session.console),
     )
