@@ -36,7 +36,7 @@ demo: setup ## Run the twenty demo tasks through real workers; no key, no Redis 
 	@.venv/bin/agentq demo
 
 test: setup ## Run every test (ARGS='-k name' for some)
-	@.venv/bin/python -m pytest -n 2 $(ARGS)
+	@.venv/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: setup ## Formatting, lint, types and import layers
 	@.venv/bin/ruff format --check .
