@@ -236,7 +236,7 @@ class AgentQ:
         max_usd: Decimal | str | int | None = None,
         max_tokens: int | None = None,
     ) -> Batch:
-        """Submit rows as a batch, or the missing ones of a batch that exists. All are checked before one is written.
+        """Submit rows as a batch, or the missing ones of a batch. All are checked before one is written.
 
         Args:
             agent: of the rows that name none themselves.
@@ -244,7 +244,7 @@ class AgentQ:
 
         Raises:
             InputError: naming every row that cannot be; nothing was submitted.
-            ConflictError: when the batch, or a custom_id in it, exists with other content; nothing was submitted.
+            ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
             UnavailableError: when Redis cannot be reached.
         """
         check_name("batch", batch)

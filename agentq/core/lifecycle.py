@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class RunState(str, Enum):
+class RunState(str, Enum):  # noqa: UP042 - as StopReason
     """Where a run is. Each live state has exactly one index (see `docs/architecture.md`)."""
 
     QUEUED = "queued"
@@ -30,7 +30,7 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
 """Every move that a script may make. A test holds each script against this table on a real server."""
 
 
-class StopReason(str, Enum):
+class StopReason(str, Enum):  # noqa: UP042 - a StrEnum prints its value, and the seed prints the member
     """Why a run ended: exactly one a run. `print` shows the member, JSON and the command line its value."""
 
     FINISHED = "finished"
@@ -48,7 +48,7 @@ class StopReason(str, Enum):
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     CANCELLED = "cancelled"
     NEEDS_APPROVAL = "needs_approval"
-    """In one process only: a distributed run that waits for a decision is `waiting` and has no stop reason."""
+    """In one process only: a distributed run that waits is `waiting` and has no stop reason."""
 
     @property
     def is_success(self) -> bool:
@@ -62,7 +62,7 @@ class StopReason(str, Enum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the run ended without its answer for a reason that is neither a budget nor a person's wish."""
+        """Whether it ended without its answer, neither by a budget nor by a person's wish."""
         return self not in _NOT_FAILURE
 
 

@@ -20,7 +20,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ThreadParts:
-    """The stored pieces of a thread, still encoded: an object and two arrays of JSON, and texts by signature."""
+    """The stored pieces of a thread, still encoded: JSON, but for the results, texts by signature."""
 
     head: str = "{}"
     messages: str = "[]"

@@ -51,7 +51,7 @@ class Settings:
     tenant_max_usd: Decimal | None = None
     """The limit of each tenant."""
     on_unpriced: str = "refuse"
-    """What `submit` does with a USD budget over a model without a price: `refuse`, or `allow` (its calls count as 0)."""
+    """A USD budget over a model without a price: `refuse` it, or `allow` it (its calls count as 0)."""
 
     @property
     def lease_ms(self) -> int:

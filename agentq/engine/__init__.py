@@ -1,1 +1,1 @@
-"""Use cases, one verb a module. Knows neither Celery nor Redis: it is handed a store and a way to dispatch."""
+"""Use cases, one verb a module. Knows neither Celery nor Redis: it gets a store and a way to dispatch."""

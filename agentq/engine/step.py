@@ -167,7 +167,7 @@ class _Step:
         self.hold.check()
         try:
             return self.agent.client.complete(request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome of the call
             log.warning(
                 "call_failed run=%s reservation=%s error=%r", self.lease.run_id, granted.reservation, error
             )

@@ -54,7 +54,7 @@ def draft_run(
         budgets: the run's, in place of the agent's; `row.max_usd` goes before both.
         thread: a conversation that the row continues, on a copy.
         capped: a scope around the run has a limit in USD.
-        on_unpriced: `refuse` a limit in USD that could never fire because the model has no price, or `allow` it.
+        on_unpriced: `refuse` a limit in USD that could never fire for want of a price, or `allow` it.
 
     Raises:
         UsageError: when not even the closing turn would fit into the run's budgets, or the price is missing.
@@ -67,7 +67,7 @@ def draft_run(
     if free:
         raise UsageError(
             f"agent {name!r} has a limit in USD, but its model {free[0]!r} has no price: it would never fire",
-            hint="give AgentQ(pricing={…}) its ModelPricing, or set on_unpriced='allow' to count such calls as free",
+            hint="give AgentQ(pricing={…}) its ModelPricing, or set on_unpriced='allow' (counted as 0)",
         )
     started = _start(agent, row, thread)
     _check_closing_turn(name, agent, started, limits)
@@ -116,7 +116,7 @@ def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets
 def submit_drafts(
     drafts: Iterable[Draft], *, store: Store, dispatch: Dispatch, retention_ms: int
 ) -> Iterator[list[tuple[str, str]]]:
-    """Write runs in chunks and send each chunk's first messages; yields CREATED or EXISTS and the run id of each.
+    """Write runs in chunks and send their first messages; yields CREATED or EXISTS and the run id of each.
 
     Raises:
         ConflictError: when a custom_id exists with other content.

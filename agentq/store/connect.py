@@ -69,11 +69,11 @@ def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int 
     Every script may be called twice, so commands are replayed after a lost connection: `retries`
     times with up to 2 s between them (3 suit a person who waits, a worker holds out for longer).
     """
-    over_tcp: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True, "socket_connect_timeout": 2}
+    over_tcp: dict[str, Any] = {"socket_keepalive": True, "socket_connect_timeout": 2}
     client = redis.Redis.from_url(
         url,
         decode_responses=True,
-        **over_tcp,
+        **({} if url.startswith("unix:") else over_tcp),
         socket_timeout=5,
         max_connections=max_connections,
         retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=2), retries),

@@ -3,26 +3,36 @@
 All keys of a namespace share one hash tag, `{aq:<namespace>}:`, so they live in one slot and one
 script may touch them all. "retention" is `retention_days` after the run, or the batch, has ended.
 
-| key | type | fields or members | end |
-|---|---|---|---|
-| `run:<r>` | hash | `spec` as submitted; `scopes tenant batch custom_id hash created ttl`; `state step phase fence rn started claimed ms head`; `not_before hints failures deaths rescues`; `stop_reason stop_scope stop_detail answer ended pending deadline op` | retention of the run |
-| `run:<r>:msgs` | list | messages, JSON, append-only | retention of the run |
-| `run:<r>:trace` | list | trace events, compact JSON, append-only | retention of the run |
-| `run:<r>:cache` | hash | call signature → result of a side effect | retention of the run |
-| `run:<r>:open` | hash | reservation → `usd tokens`; `escrow` → `usd tokens` | closed when the run leaves `running`; the escrow when it ends |
-| `run:<r>:forfeits` | hash | reservation → `usd tokens` charged in full | retention of the run |
-| `scope:run:<r>` | hash | as every scope | retention of the run |
-| `scope:<s>` | hash | `ul tl` limits, `us ts` spent, `ur tr` reserved, `ue te` escrowed, `uf` forfeited, `uo` overage; `u` is nano-USD, `t` tokens | `global` and `tenant:` stay; `batch:` with its batch |
-| `watch` | zset | run → when somebody must look at it (ms); every live run, and only those | stays |
-| `clock` | hash | `tick` last tick, `patience` no rescue before, `granted` when patience was last given | stays |
-| `log` | stream | one entry for each change of money, oldest trimmed past 100,000 | stays, bounded |
-| `batch:<b>` | hash | `agent tenant total ended sealed created hash`, `stop:<reason>` counters | retention of the batch |
-| `batch:<b>:ids` | hash | custom_id → `content_hash run` | retention of the batch |
-| `batch:<b>:runs` | list | runs in input order | retention of the batch |
-| `batch:<b>:open` | set | runs that have not ended | empty at the end |
-| `batches` | zset | batch → created (ms) | an entry goes when its batch is gone |
-| `ids:<t>:<custom_id>` | string | `content_hash run`, for a single run with a custom_id | retention of the run |
-| `workers` | zset | worker → alive until (ms) | stays, dead entries are removed by the tick |
+    key                  type    fields or members                             end
+    ───────────────────  ──────  ────────────────────────────────────────────  ────────────────────────────
+    run:<r>              hash    spec (as submitted) scopes tenant batch       retention of the run
+                                 custom_id hash created ttl · state step phase
+                                 fence rn op started claimed ms head ·
+                                 not_before hints failures deaths rescues ·
+                                 pending deadline · stop_reason stop_scope
+                                 stop_detail answer ended
+    run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
+    run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
+    run:<r>:cache        hash    call signature → result of a side effect      retention of the run
+    run:<r>:open         hash    reservation → "usd tokens"; escrow likewise   empty when the run has ended
+    run:<r>:forfeits     hash    reservation → "usd tokens" charged in full    retention of the run
+    scope:run:<r>        hash    as every scope                                retention of the run
+    scope:batch:<b>      hash    as every scope                                retention of the batch
+    scope:<s>            hash    ul us ur ue uf uo · tl ts tr te               stays: global, tenant:<t>
+    watch                zset    live run → when to look at it (ms)            stays
+    clock                hash    tick patience granted (ms)                    stays
+    log                  stream  one entry for each change of money            stays, about 100,000 entries
+    batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
+                                 stop:<reason> counters
+    batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
+    batch:<b>:runs       list    runs in input order                           retention of the batch
+    batch:<b>:open       set     runs that have not ended                      empty when the batch is over
+    batches              zset    batch → created (ms)                          stays, entries leave
+    ids:<t>:<custom_id>  string  "content_hash run" of a single run            retention of the run
+    workers              zset    worker process → alive until (ms)             stays, entries leave
+
+In a scope `u` is nano-USD and `t` tokens; `l` limit, `s` spent, `r` reserved, `e` escrowed, `f` forfeited (it
+is spent too), `o` overage. The names are short because they are written to the append-only file at each step.
 """
 
 from __future__ import annotations

@@ -28,10 +28,13 @@ from agentq.store.scripts import Arg, Scripts, unexpected
 from agentq.store.watch import GRACE_MS
 
 Answer = Literal["OK", "CANCELLED", "STALE", "MISSING"]
-"""OK: done. CANCELLED: the run was being cancelled and has ended. STALE: the lease is gone; only the bill was booked."""
+"""OK: done. CANCELLED: the run was being cancelled and has ended. STALE: the lease is gone; only the bill
+is booked. MISSING: there is no such run."""
 
 Submission = tuple[str, RunSpec, Sequence[str]]
 """Run id, what was submitted, its first messages as JSON."""
+
+_NOTHING_TO_CLOSE = Settlement("", "release")
 
 
 class Runs:
@@ -127,11 +130,11 @@ class Runs:
 
     def commit_tools(self, lease: Lease, delta: Delta, settlement: Settlement) -> Answer:
         """Keep a paid reply; the tools that it asked for come next, under the same lease."""
-        return self._commit(lease, "m", "tools", "", delta, settlement, {})
+        return self._commit(lease, "tools", delta, settlement)
 
     def commit_continue(self, lease: Lease, delta: Delta, settlement: Settlement | None) -> Answer:
         """The step is done: the run is queued for its next one."""
-        return self._commit(lease, "t", "continue", "", delta, settlement, {})
+        return self._commit(lease, "continue", delta, settlement)
 
     def commit_wait(
         self,
@@ -141,9 +144,9 @@ class Runs:
         pending: Sequence[Mapping[str, Any]],
         deadline_ms: int,
     ) -> Answer:
-        """The run waits for decisions about `pending` calls, at most `deadline_ms` from now. It holds no lease."""
+        """The run waits, without a lease, for decisions about `pending`, at most `deadline_ms` from now."""
         return self._commit(
-            lease, "w", "wait", deadline_ms, delta, settlement, {"pending": _json(list(pending))}
+            lease, "wait", delta, settlement, argument=deadline_ms, fields={"pending": _json(list(pending))}
         )
 
     def commit_end(
@@ -159,30 +162,29 @@ class Runs:
     ) -> Answer:
         """End the run: its answer and reason stand, its escrow is given back."""
         fields = {"answer": answer, "stop_scope": scope, "stop_detail": detail}
-        return self._commit(
-            lease, "e", "end", reason.value, delta, settlement, {k: v for k, v in fields.items() if v}
-        )
+        kept = {name: value for name, value in fields.items() if value}
+        return self._commit(lease, "end", delta, settlement, argument=reason.value, fields=kept)
 
     def _commit(
         self,
         lease: Lease,
-        boundary: str,
         outcome: str,
-        argument: Arg,
         delta: Delta,
         settlement: Settlement | None,
-        fields: Mapping[str, str],
+        *,
+        argument: Arg = "",
+        fields: Mapping[str, str] | None = None,
     ) -> Answer:
-        closing = settlement or Settlement("", "release")
+        closing = settlement or _NOTHING_TO_CLOSE
         flat: list[Arg] = ["head", delta.head]
-        for name, value in fields.items():
+        for name, value in (fields or {}).items():
             flat += [name, value]
         cached = [part for item in delta.tool_results.items() for part in item]
         reply = self._scripts.call(
             "step_commit",
             lease.run_id,
             lease.fence,
-            lease.fence + boundary,
+            lease.fence + outcome[0],
             outcome,
             argument,
             GRACE_MS,
@@ -216,7 +218,7 @@ class Runs:
             failed: a model call failed; the run counts how many did in a row.
             head: a new head of the thread, when something was decided nevertheless.
         """
-        closing = settlement or Settlement("", "release")
+        closing = settlement or _NOTHING_TO_CLOSE
         fields: list[Arg] = [] if head is None else ["head", head]
         reply = self._scripts.call(
             "step_release",

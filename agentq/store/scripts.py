@@ -52,7 +52,7 @@ class Scripts:
             return self._client.eval(source(name), 1, self._key, *args)  # type: ignore[no-any-return]
 
     def call_many(self, name: str, calls: Sequence[Sequence[Arg]]) -> list[list[Any]]:
-        """The replies of one script called many times, in one round trip. Safe to repeat, as each script is."""
+        """The replies of one script called many times, in one round trip. Safe to repeat, as scripts are."""
         if not calls:
             return []
         for _ in range(2):

@@ -23,7 +23,7 @@ DEATHS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """What was done about one due run. `verdict` is the script's word; `step` is set when a message is due."""
+    """What was done about one due run. `verdict` is the script's word; `step` is set when a hint is due."""
 
     verdict: str
     step: int | None = None

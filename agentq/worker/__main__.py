@@ -1,6 +1,6 @@
 """`python -m agentq.worker module:app worker …`: Celery's own command line for an `AgentQ` object.
 
-The same as `celery -A module:celery …` where the module has `celery = app.celery`, without asking for that line.
+The same as `celery -A module:celery …` where the module has `celery = app.celery`, without that line.
 """
 
 from __future__ import annotations

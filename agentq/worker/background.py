@@ -52,7 +52,7 @@ class Background:
         self._stop.set()
         try:
             self.bench.store.watch.sign_off(self.name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - Redis may be gone already; the entry ends by itself
             log.info("sign_off_failed error=%r", error)
 
     def heartbeat(self) -> None:
@@ -71,7 +71,7 @@ class Background:
         while not self._stop.wait(wait):
             try:
                 work()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - an outage; the next round is soon
                 log.warning("background_failed work=%s error=%r", work.__name__, error)
             wait = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - jitter: workers must not march in step
 
@@ -88,12 +88,12 @@ def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: 
             super().__init__(worker, **options)
             self.background: Background | None = None
 
-        def start(self, worker: Any) -> None:
+        def start(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
             self.background = Background(bench(), tick_seconds=tick_seconds)
             self.background.start()
             watch_lifeline(lambda: os.kill(os.getpid(), 15))
 
-        def stop(self, worker: Any) -> None:
+        def stop(self, worker: Any) -> None:  # noqa: ARG002
             if self.background is not None:
                 self.background.stop()
 

@@ -39,7 +39,7 @@ def make_dispatch(celery: Celery) -> Dispatch:
                 argsrepr="()",
                 kwargsrepr=f"{{'run_id': '{run_id}', 'step': {step}}}",
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any trouble of any broker
             log.warning("dispatch_failed run=%s step=%d error=%r", run_id, step, error)
 
     return dispatch
