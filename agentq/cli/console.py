@@ -63,6 +63,11 @@ def encode(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
 
 
+def plural(count: int, word: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
 def columns(
     head: Sequence[str], rows: Iterable[Sequence[object]], *, left: Collection[int] = (0,)
 ) -> list[str]:

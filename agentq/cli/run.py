@@ -10,7 +10,7 @@ import click
 
 from agentq.cli.card import run_fields
 from agentq.cli.globals import verb
-from agentq.cli.tally import PROVIDER, PROVIDER_DETAILS, WAITING_FOR_APPROVAL, Tally
+from agentq.cli.tally import WAITING_FOR_APPROVAL, Tally, is_refusal
 from agentq.cli.traceline import trace_line
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.lifecycle import RunState
@@ -102,6 +102,5 @@ def _conclude(session: Session, record: RunRecord) -> int:
 
 
 def _exit_code(record: RunRecord, reason: str) -> int:
-    if record.stop_detail in PROVIDER_DETAILS:
-        return PROVIDER
-    return Tally(record.id, 1, 0, 0, 0, 1, record.usd_nano, 0, {reason: 1}).exit_code()
+    tally = Tally(record.id, 1, 0, 0, 0, 1, record.usd_nano, 0, {reason: 1})
+    return tally.exit_code(provider_refused=is_refusal(record.stop_detail))

@@ -19,7 +19,7 @@ WAITING_FOR_APPROVAL = 5
 TIMED_OUT = 6
 PROVIDER = 8
 
-PROVIDER_DETAILS = ("provider_quota", "provider_auth")
+_REFUSALS = ("AuthError", "provider_quota", "provider_auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,9 @@ def provider_refused(batch: Batch, tally: Tally) -> bool:
     """Whether a run failed because a provider refused the key or its quota."""
     if not tally.stop_reasons.get(StopReason.MODEL_ERROR.value):
         return False
-    return any(
-        result.error is not None and result.error["message"] in PROVIDER_DETAILS for result in batch.results()
-    )
+    return any(result.error is not None and is_refusal(result.error["message"]) for result in batch.results())
+
+
+def is_refusal(detail: str | None) -> bool:
+    """Whether a model error's detail says that the key or its quota was refused."""
+    return bool(detail) and str(detail).startswith(_REFUSALS)
