@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.target import find
 from agentq.core.errors import UsageError
@@ -48,17 +49,17 @@ def _batch(session: Session, batch: Batch, *, yes: bool) -> None:
         _say(session, batch.name, 0, f"all runs of {batch.name} had already ended")
         return
     if not yes:
-        _ask(session, f"cancel the {live} runs of {batch.name} that have not ended?")
-    cancelled = batch.cancel()
-    _say(session, batch.name, cancelled, f"{batch.name}: {cancelled} runs are cancelled")
-
-
-def _ask(session: Session, question: str) -> None:
-    if not session.console.can_ask:
-        raise UsageError(
-            f"{question[0].upper()}{question[1:]} There is nobody to ask here", hint="-y says yes"
+        _ask(
+            session, f"{plural(live, 'run')} of {batch.name} that {'has' if live == 1 else 'have'} not ended"
         )
-    if not click.confirm(question, err=True):
+    cancelled = batch.cancel()
+    _say(session, batch.name, cancelled, f"{batch.name}: {plural(cancelled, 'run')} cancelled")
+
+
+def _ask(session: Session, what: str) -> None:
+    if not session.console.can_ask:
+        raise UsageError(f"there is nobody to ask here whether to cancel {what}", hint="-y says yes")
+    if not click.confirm(f"Cancel {what}?", err=True):
         raise UsageError("nothing was cancelled")
 
 

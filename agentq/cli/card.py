@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from agentq.cli.console import plural
 from agentq.cli.resultline import seconds
 from agentq.core.money import format_usd
 
@@ -54,7 +55,7 @@ def run_card(console: Console, record: RunRecord) -> None:
     if record.stop_scope or record.stop_detail:
         console.out(f"  because of {' '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
     console.out(
-        f"  {record.steps} steps, {record.attempts} attempts, {record.input_tokens} tokens in, "
+        f"  {plural(record.steps, 'step')}, {plural(record.attempts, 'attempt')}, {record.input_tokens} tokens in, "
         f"{record.output_tokens} out, {format_usd(record.usd_nano)} USD, "
         f"{record.seconds_ms / 1000:.1f} s at work"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from agentq.cli.console import plural
 from agentq.cli.progress import progress
 from agentq.cli.tally import TIMED_OUT, Tally, provider_refused
 
@@ -35,7 +36,9 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
     console = session.console
     if not tally.is_settled:
         code = TIMED_OUT
-        console.say(f"time is up: {tally.total - tally.ended} runs have not ended; they go on")
+        console.say(
+            f"time is up: {tally.total - tally.ended} of {tally.total} runs have not ended; they go on"
+        )
         console.say(f"  agentq watch {batch.name}")
     else:
         code = tally.exit_code(provider_refused=provider_refused(batch, tally))
@@ -46,7 +49,9 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
     for reason, count in sorted(tally.stop_reasons.items(), key=lambda item: (-item[1], item[0])):
         console.out(f"  {reason:<20}{count:>8}")
     if tally.waiting:
-        console.say(f"{tally.waiting} runs wait for approval: agentq status {batch.name} shows them")
+        console.say(
+            f"waiting for approval: {plural(tally.waiting, 'run')}; agentq status {batch.name} shows which"
+        )
     return code
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentq.cli.console import plural
 from agentq.cli.globals import verb
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def command(session: Session, batch: str) -> None:
     if session.console.json:
         session.console.document(metrics)
         return
-    session.console.out(f"{batch}: {metrics['runs']} ended runs")
+    session.console.out(f"{batch}: {plural(metrics['runs'], 'ended run')}")
     for line in reading_lines(metrics):
         session.console.out(line)
 

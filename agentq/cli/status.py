@@ -8,6 +8,7 @@ import click
 
 from agentq.cli.batches import show_batches
 from agentq.cli.card import run_card, run_fields
+from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.tally import Tally
 from agentq.cli.target import find
@@ -51,7 +52,7 @@ def _everything(session: Session, app: AgentQ) -> None:
         names = [tally.as_dict() for tally in tallies]
         session.console.document({"namespace": app.settings.namespace, "workers": workers, "batches": names})
         return
-    session.console.out(f"namespace {app.settings.namespace}, {len(workers)} worker process(es)")
+    session.console.out(f"namespace {app.settings.namespace}, {plural(len(workers), 'worker')}")
     if not workers:
         session.console.say("  nothing is worked on: agentq up, or agentq worker, starts a worker")
     if tallies:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentq.cli.amount import USD
+from agentq.cli.console import plural
 from agentq.cli.follow import conclude, detached, follow
 from agentq.cli.globals import verb
 from agentq.cli.outfile import write_results
@@ -126,6 +127,6 @@ def _say_submitted(session: Session, name: str, total: int) -> int:
     if console.json:
         console.document({"batch": name, "total": total})
     else:
-        console.out(f"batch {name}: {total} runs")
+        console.out(f"batch {name}: {plural(total, 'run')}")
         console.say(f"  agentq watch {name}")
     return 0

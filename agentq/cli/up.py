@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from agentq.cli.childlog import child_log, worker_env
+from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.upfile import UpFile, UpState
 from agentq.core.errors import UsageError
@@ -46,7 +49,7 @@ def command(session: Session, workers: int, concurrency: int | None, flower: boo
     app = session.user_app("up")
     home = Path(app.settings.home)
     if flower:
-        _need_flower()
+        _need_flower(port)
     with ExitStack() as stack:
         hold = stack.enter_context(UpFile(home).hold())
         server = _server(session, app, home, stack)
@@ -134,15 +137,19 @@ def _flower(session: Session, port: int) -> Child:
 
 def _introduce(session: Session, app: AgentQ, workers: int, flower_port: int | None) -> None:
     say = session.console.say
-    say(f"ready     {workers} worker process(es), agents: {', '.join(sorted(app.agents)) or 'none'}")
+    say(f"ready     {plural(workers, 'worker')}, agents: {', '.join(sorted(app.agents)) or 'none'}")
     if flower_port is not None:
         say(f"flower    http://127.0.0.1:{flower_port}")
     say("next      in another terminal, in this folder: agentq submit FILE --wait, agentq status")
     say("stop      Ctrl-C, which drains first")
 
 
-def _need_flower() -> None:
-    from importlib.util import find_spec
-
+def _need_flower(port: int) -> None:
     if find_spec("flower") is None:
         raise UsageError("Flower is not installed", hint="pip install 'agentq[flower]'")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise UsageError(f"port {port} is taken", hint="--port chooses another for Flower") from None
