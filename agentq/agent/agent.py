@@ -111,7 +111,6 @@ class Agent:
         loop.begin(self, thread, task)
         before, started = thread.spend.seconds, self.now()
         while True:
-            thread.spend.seconds = before + self.now() - started
             events = len(thread.trace)
             action = loop.next_action(self, thread, self.budgets, ctx.approved_calls)
             match action:
@@ -129,6 +128,7 @@ class Agent:
                         pairs, ctx, allowlist=self.allowlist, cache=thread.tool_results
                     )
                     loop.apply_results(self, thread, calls, results)
+            thread.spend.seconds = before + self.now() - started
             self._announce(thread, events)
 
     def _step(self, thread: Thread, ctx: CallContext) -> None:
@@ -139,7 +139,7 @@ class Agent:
             return
         try:
             result = self.client.complete(request)
-        except Exception as error:  # whatever a client raises, the run must come back with its thread
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, the run must come back with its thread
             loop.end(thread, StopReason.MODEL_ERROR, _describe(error), kind="model_error")
             return
         loop.apply_reply(self, thread, result, cost=reply_cost(self, result), approved=ctx.approved_calls)
@@ -152,7 +152,7 @@ class Agent:
             return
         try:
             result = self.client.complete(request)
-        except Exception as error:  # the run ends for its own reason, only without an answer
+        except Exception as error:  # noqa: BLE001 - the run ends for its own reason, only without an answer
             loop.end(thread, reason, _describe(error), kind="final_turn")
             return
         loop.apply_closing(self, thread, reason, result, cost=reply_cost(self, result))

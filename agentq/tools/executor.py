@@ -127,7 +127,7 @@ class ToolExecutor:
             return _clean(_timed_out(spec), elapsed_ms)
         try:
             value = running.task.result()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - a tool may raise anything
             return _clean(_failed(spec, error), elapsed_ms)
         result = _clean(ToolResult(True, _cut(_text(value), spec.max_result_chars), raw=value), elapsed_ms)
         if cache is not None and spec.acts_once:

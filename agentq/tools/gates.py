@@ -101,7 +101,7 @@ def _arguments(spec: ToolSpec, parsed: dict[str, Any]) -> dict[str, Any] | ToolR
         model = spec.args_model.model_validate(parsed)
     except ValidationError as error:
         return ToolResult.failure("bad_args", _explain(spec, error))
-    except Exception as error:  # a validator of the user's own that fails
+    except Exception as error:  # noqa: BLE001 - a validator of the user's own that fails
         return ToolResult.failure(
             "bad_args", f"The arguments could not be checked: {type(error).__name__}: {error}"
         )

@@ -49,7 +49,7 @@ class Task:
         """Run the call and keep what it returns or raises."""
         try:
             self._value = self._context.run(self._fn)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - a tool may raise anything
             self._error = error
 
     def finish(self) -> None:

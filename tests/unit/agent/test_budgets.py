@@ -1,0 +1,64 @@
+"""Budgets are checked before the money is spent."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from agentq.agent import Budgets, Spend, StopReason
+from agentq.agent.budgets import Need, refused_by
+
+
+def test_the_first_budget_that_is_used_up_names_the_stop() -> None:
+    """In the order steps, tokens, cost, time."""
+    budgets = Budgets(max_steps=1, max_tokens=10, max_usd="0.5", max_seconds=2.0)
+    assert budgets.exceeded_by(Spend()) is None
+    assert budgets.exceeded_by(Spend(1, 10, Decimal("0.5"), 2.0)) is StopReason.STEP_BUDGET
+    assert budgets.exceeded_by(Spend(0, 10, Decimal("0.5"), 2.0)) is StopReason.TOKEN_BUDGET
+    assert budgets.exceeded_by(Spend(0, 9, Decimal("0.5"), 2.0)) is StopReason.COST_BUDGET
+    assert budgets.exceeded_by(Spend(0, 9, Decimal("0.49"), 2.0)) is StopReason.TIME_BUDGET
+
+
+def test_none_is_no_limit() -> None:
+    """Nothing stops such a run but its model."""
+    budgets = Budgets(None, None, None, None)
+    spend = Spend(10**6, 10**9, Decimal(10**6), 10.0**6)
+    assert budgets.exceeded_by(spend) is None
+    assert refused_by(budgets, spend, Need(10**9, 10**9, 10**9, 10**9)) is None
+
+
+def test_a_need_counts_the_call_and_what_must_stay_for_the_closing_turn() -> None:
+    """To the last token and the last nano-USD."""
+    budgets = Budgets(max_tokens=100, max_usd="0.000000100")
+    spend = Spend(tokens=40, usd=Decimal("0.00000004"))
+    assert refused_by(budgets, spend, Need(30, 30, 30, 30)) is None
+    assert refused_by(budgets, spend, Need(30, 31, 30, 30)) is StopReason.TOKEN_BUDGET
+    assert refused_by(budgets, spend, Need(30, 30, 31, 30)) is StopReason.COST_BUDGET
+
+
+@pytest.mark.parametrize("name", ["max_steps", "max_tokens", "max_seconds", "max_usd"])
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_that_leaves_no_room_is_refused_in_words(name: str, limit: int) -> None:
+    """It would stop every run at once."""
+    with pytest.raises(ValueError, match=r"0 or more|more than 0"):
+        Budgets(**{name: limit})
+
+
+def test_money_is_exact_or_refused() -> None:
+    """Text, whole numbers and Decimal are kept as Decimal; a float and less than a nano-USD are not."""
+    assert Budgets(max_usd="0.10").max_usd == Budgets(max_usd=Decimal("0.1")).max_usd == Decimal("0.1")
+    assert Budgets(max_usd=2).max_usd == Decimal(2)
+    with pytest.raises(TypeError, match="float"):
+        Budgets(max_usd=0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="finer than a nano-USD"):
+        Budgets(max_usd="0.0000000001")
+
+
+def test_budgets_and_spend_survive_json() -> None:
+    """Money as text, without rounding."""
+    for budgets in (Budgets(), Budgets(3, None, "0.123456789", 1.5)):
+        assert Budgets.from_dict(json.loads(json.dumps(budgets.as_dict()))) == budgets
+    spend = Spend(1, 2, Decimal("0.000000001"), 3.5, 4)
+    assert Spend.from_dict(json.loads(json.dumps(spend.as_dict()))) == spend
