@@ -55,9 +55,9 @@ def run_card(console: Console, record: RunRecord) -> None:
     if record.stop_scope or record.stop_detail:
         console.out(f"  because of {' '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
     console.out(
-        f"  {plural(record.steps, 'step')}, {plural(record.attempts, 'attempt')}, {record.input_tokens} tokens in, "
-        f"{record.output_tokens} out, {format_usd(record.usd_nano)} USD, "
-        f"{record.seconds_ms / 1000:.1f} s at work"
+        f"  {plural(record.steps, 'step')}, {plural(record.attempts, 'attempt')}, "
+        f"{record.input_tokens} tokens in, {record.output_tokens} out, "
+        f"{format_usd(record.usd_nano)} USD, {record.seconds_ms / 1000:.1f} s at work"
     )
     console.out(f"  submitted {_clock(record.created_ms)}, ended {_clock(record.ended_ms)}")
     for call in record.pending:

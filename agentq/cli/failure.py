@@ -16,7 +16,7 @@ USAGE = 2
 BUG = 1
 
 _SERVER_PACKAGES = ("redis", "kombu", "amqp")
-_SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading")
+_SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading", "InvalidResponse")
 
 
 def report(error: BaseException, *, verbose: bool) -> int:

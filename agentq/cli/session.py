@@ -10,6 +10,7 @@ from agentq.cli.console import Console
 from agentq.cli.upfile import UpFile, UpState
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.settings import Settings, load_settings
+from agentq.core.urls import broker_url_for
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ
@@ -104,12 +105,14 @@ class Session:
 
         Raises:
             UnavailableError: when nobody names one.
+            UsageError: when what is named is no URL of a server.
         """
         if app.settings.redis_url is None:
             raise UnavailableError(
                 f"no state server: AGENTQ_REDIS_URL is not set and no agentq up runs in {app.settings.home}",
                 hint="agentq up starts one, --redis-url names one",
             )
+        broker_url_for(app.settings.redis_url)
 
     def _point_at_up(self) -> None:
         """Use the server of the `agentq up` that runs here, where no other was chosen."""
