@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_SKIPPED = {".venv", ".git", ".agentq", "__pycache__", "dist", "build", "node_modules"}
+_SKIPPED = {".venv", ".git", ".agentq", ".hypothesis", "__pycache__", "dist", "build", "node_modules"}
 # In pieces, or this file would be the first to fail.
 BUILD_MACHINE = ("/" + "work/", "shared" + "/")
 
