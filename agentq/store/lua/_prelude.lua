@@ -16,7 +16,8 @@ local function int(n) return string.format('%.0f', n + 0) end
 
 -- An amount from the caller: a whole number up to 2^53-1, or the script fails before it has written.
 local function amount(s)
-  if not (s and (s == '0' or string.find(s, '^[1-9]%d*$')) and #s <= 16) then
+  local whole = s and (s == '0' or string.find(s, '^[1-9]%d*$')) and #s <= 16
+  if not whole or tonumber(s) > 9007199254740991 then
     error({err = 'ERR agentq: not an amount: ' .. tostring(s)})
   end
   return tonumber(s)

@@ -4,13 +4,14 @@
 -- ARGV  1 scope   2 limit in nano-USD or ''   3 limit in tokens or ''
 -- REPLY {"OK"}
 local scope = scope_key(ARGV[1])
+local limits = {}
+for i = 2, 3 do limits[i] = ARGV[i] ~= '' and int(amount(ARGV[i])) or '' end
 for i, field in ipairs({'ul', 'tl'}) do
-  local value = ARGV[i + 1]
-  if value == '' then
+  local limit = limits[i + 1]
+  if limit == '' then
     redis.call('HDEL', scope, field)
-  else
-    local limit = int(amount(value))
-    if redis.call('HGET', scope, field) ~= limit then redis.call('HSET', scope, field, limit) end
+  elseif redis.call('HGET', scope, field) ~= limit then
+    redis.call('HSET', scope, field, limit)
   end
 end
 return {'OK'}

@@ -21,7 +21,7 @@ if not replay then
   fence = int(fence_int(fence) + 1) .. '-' .. nonce
   redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now), 'rn', '0')
   if not f[6] then redis.call('HSET', run, 'started', int(now)) end
-  if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints', 'started') end
+  if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
 local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'spec', 'head')

@@ -1,0 +1,91 @@
+"""batch_open.lua: a batch is created once, and taken up again only as what it is."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from agentq.core.errors import ConflictError
+from agentq.store import Store
+from tests.support.harness import RETENTION_MS, call, dump, open_batch, submit_run, twice, untouched
+
+
+def test_a_new_batch_is_empty_and_has_its_limits(store: Store):
+    assert twice(store, "batch_open", "b1", "a", "acme", "1000", "50", RETENTION_MS) == ["OPEN", "0"]
+    state = dump(store)
+    batch, has_end = state["batch:b1"]
+    created = int(batch.pop("created"))
+    assert batch == {"agent": "a", "tenant": "acme", "total": "0", "ended": "0", "ttl": str(RETENTION_MS)}
+    assert not has_end
+    assert state["scope:batch:b1"] == ({"ul": "1000", "tl": "50"}, False)
+    assert state["batches"] == ([("b1", created)], False)
+    assert set(state) == {"batch:b1", "scope:batch:b1", "batches"}
+
+
+def test_a_batch_without_limits_has_no_account_yet(store: Store):
+    assert twice(store, "batch_open", "b1", "a", "acme", "", "", RETENTION_MS) == ["OPEN", "0"]
+    assert "scope:batch:b1" not in dump(store)
+
+
+@pytest.mark.parametrize(
+    "asked, answer",
+    [
+        (("b", "acme", "1000", "50"), ["CONFLICT", "agent", "a"]),
+        (("a", "other", "1000", "50"), ["CONFLICT", "tenant", "acme"]),
+        (("a", "acme", "2000", "50"), ["CONFLICT", "ul", "1000"]),
+        (("a", "acme", "1000", "51"), ["CONFLICT", "tl", "50"]),
+    ],
+)
+def test_a_batch_that_is_another_one_is_a_conflict_and_stays_as_it_is(store: Store, asked, answer):
+    call(store, "batch_open", "b1", "a", "acme", "1000", "50", RETENTION_MS)
+    with untouched(store):
+        assert call(store, "batch_open", "b1", *asked, RETENTION_MS) == answer
+
+
+def test_a_cap_cannot_be_put_on_a_batch_that_has_none(store: Store):
+    open_batch(store)
+    with untouched(store), pytest.raises(ConflictError, match="another cap: no cap"):
+        open_batch(store, usd=1)
+    with untouched(store), pytest.raises(ConflictError, match="another token cap: none"):
+        open_batch(store, tokens=1)
+
+
+def test_a_batch_is_taken_up_again_without_naming_its_caps(store: Store):
+    open_batch(store, usd=1000)
+    submit_run(store, batch="b1")
+    with untouched(store):
+        open_batch(store)
+    assert store.ledger.account("batch:b1").limit_nano == 1000
+
+
+def test_a_batch_that_is_over_has_no_end_while_it_is_open_again(store: Store):
+    open_batch(store, usd=1000)
+    submit_run(store, "r1", batch="b1", custom_id="x")
+    store.runs.cancel("r1", "test")
+    store.batches.seal("b1")
+    over = dump(store)
+    kept = ("batch:b1", "batch:b1:ids", "batch:b1:runs", "scope:batch:b1")
+    assert [over[name][1] for name in kept] == [True] * 4
+    assert twice(store, "batch_open", "b1", "a", "acme", "1000", "", RETENTION_MS) == ["OPEN", "1"]
+    again = dump(store)
+    assert [again[name][1] for name in kept] == [False] * 4
+    record = store.batches.read("b1")
+    assert record is not None
+    assert not record.sealed
+
+
+@pytest.mark.parametrize("bad", ["-1", "01", "1e3", "12345678901234567", "9007199254740992"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_limit_that_is_no_amount_is_refused_before_anything_is_written(store: Store, place: int, bad: str):
+    limits = ["5", "5"]
+    limits[place] = bad
+    with untouched(store), pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
+        call(store, "batch_open", "b1", "a", "acme", *limits, RETENTION_MS)
+
+
+def test_a_batch_whose_keys_are_gone_is_no_longer_listed(store: Store):
+    open_batch(store, "b1")
+    open_batch(store, "b2")
+    store.client.delete(store.keys.batch("b1"))
+    assert store.batches.names() == ["b2"]
+    assert dump(store)["batches"][0][0][0] == "b2"

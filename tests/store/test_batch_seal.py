@@ -1,0 +1,58 @@
+"""batch_seal.lua: a batch is over when it is sealed and all its runs have ended."""
+
+from __future__ import annotations
+
+from agentq.store import Store
+from tests.support.harness import call, check_invariants, dump, open_batch, submit_run, twice, untouched
+
+
+def ends(store: Store) -> dict[str, bool]:
+    return {name: end for name, (_, end) in dump(store).items() if "batch:b1" in name}
+
+
+def test_sealing_a_batch_that_does_not_exist_does_nothing(store: Store):
+    with untouched(store):
+        assert call(store, "batch_seal", "b1") == ["MISSING"]
+
+
+def test_a_sealed_batch_with_a_live_run_has_no_end_yet(store: Store):
+    open_batch(store, usd=10)
+    submit_run(store, batch="b1", custom_id="x")
+    assert twice(store, "batch_seal", "b1") == ["SEALED", "1"]
+    assert set(ends(store).values()) == {False}
+    record = store.batches.read("b1")
+    assert record is not None
+    assert record.sealed
+    check_invariants(store, ["r1"])
+
+
+def test_a_batch_sealed_after_its_last_run_ended_gets_an_end(store: Store):
+    open_batch(store, usd=10)
+    submit_run(store, batch="b1", custom_id="x")
+    store.runs.cancel("r1", "test")
+    assert set(ends(store).values()) == {False}
+    assert twice(store, "batch_seal", "b1") == ["SEALED", "1"]
+    assert set(ends(store).values()) == {True}
+    check_invariants(store, ["r1"])
+
+
+def test_the_last_run_of_a_sealed_batch_gives_it_its_end(store: Store):
+    open_batch(store, usd=10)
+    for run_id in ("r1", "r2"):
+        submit_run(store, run_id, batch="b1", custom_id=run_id)
+    store.batches.seal("b1")
+    store.runs.cancel("r1", "test")
+    assert set(ends(store).values()) == {False}
+    store.runs.cancel("r2", "test")
+    assert set(ends(store).values()) == {True}
+    record = store.batches.read("b1")
+    assert record is not None
+    assert (record.ended, record.stop_reasons) == (2, {"cancelled": 2})
+    assert store.batches.live("b1") == []
+    check_invariants(store, ["r1", "r2"])
+
+
+def test_an_empty_batch_is_over_when_it_is_sealed(store: Store):
+    open_batch(store)
+    assert twice(store, "batch_seal", "b1") == ["SEALED", "0"]
+    assert ends(store) == {"batch:b1": True}

@@ -1,0 +1,148 @@
+"""step_claim.lua: one worker at a time has a step, and gets the thread with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agentq.core.records import Delta, Settlement
+from agentq.store import Store
+from tests.support.harness import (
+    HELLO,
+    LEASE_MS,
+    age,
+    call,
+    check_invariants,
+    claim_run,
+    dump,
+    fence_of,
+    ready,
+    state_of,
+    steady,
+    submit_run,
+    untouched,
+)
+
+
+def test_a_claim_grants_a_lease_and_hands_over_the_thread(store: Store):
+    submit_run(store, messages=(HELLO, '{"role":"assistant","content":"ho"}'))
+    before = store.watch.server_ms()
+    reply = call(store, "step_claim", "r1", 0, "n1", LEASE_MS)
+    after = store.watch.server_ms()
+    word, fence, now, step, phase, spent, failures, spec, head, messages, trace, cached = reply
+    assert (word, fence, step, phase, spent, failures, head) == ("OK", "1-n1", "0", "model", "0", "0", "{}")
+    assert before <= int(now) <= after
+    assert json.loads(spec)["agent"] == "a"
+    assert json.loads(messages) == [json.loads(HELLO), {"role": "assistant", "content": "ho"}]
+    assert (trace, cached) == ("[]", [])
+    run = dump(store)["run:r1"][0]
+    assert (run["state"], run["fence"], run["claimed"], run["started"]) == ("running", "1-n1", now, now)
+    assert store.watch.live() == {"r1": int(now) + LEASE_MS}
+    check_invariants(store, ["r1"])
+
+
+def test_the_same_claim_again_gets_the_same_grant(store: Store):
+    submit_run(store)
+    first = call(store, "step_claim", "r1", 0, "n1", LEASE_MS)
+    with untouched(store):
+        again = call(store, "step_claim", "r1", 0, "n1", LEASE_MS)
+    assert again[:2] + again[3:] == first[:2] + first[3:]
+
+
+def test_a_run_that_a_worker_holds_is_busy(store: Store):
+    submit_run(store)
+    claim_run(store)
+    with untouched(store):
+        assert call(store, "step_claim", "r1", 0, "n2", LEASE_MS) == ["BUSY"]
+    store.runs.cancel("r1", "test")
+    with untouched(store):
+        assert call(store, "step_claim", "r1", 0, "n2", LEASE_MS) == ["BUSY"]
+
+
+def test_a_run_whose_lease_is_over_is_busy_until_it_is_rescued(store: Store):
+    submit_run(store)
+    claim_run(store)
+    age(store, "r1")
+    with untouched(store):
+        assert call(store, "step_claim", "r1", "", "n2", LEASE_MS) == ["BUSY"]
+    steady(store)
+    store.watch.rescue("r1", LEASE_MS)
+    assert call(store, "step_claim", "r1", "", "n2", LEASE_MS)[:2] == ["OK", "3-n2"]
+
+
+def test_a_delayed_run_cannot_be_claimed_before_its_time(store: Store):
+    submit_run(store)
+    store.runs.release(claim_run(store).lease, delay_ms=60_000)
+    with untouched(store):
+        assert call(store, "step_claim", "r1", 0, "n2", LEASE_MS) == ["NOT_YET"]
+    ready(store, "r1")
+    assert call(store, "step_claim", "r1", 0, "n2", LEASE_MS)[0] == "OK"
+    assert not {"not_before", "hints"} & set(dump(store)["run:r1"][0])
+
+
+@pytest.mark.parametrize("other", [1, 7])
+def test_a_message_for_another_step_is_stale(store: Store, other: int):
+    submit_run(store)
+    with untouched(store):
+        assert call(store, "step_claim", "r1", other, "n1", LEASE_MS) == ["STALE"]
+
+
+def test_an_ended_or_waiting_run_is_closed(store: Store):
+    submit_run(store, "r1")
+    store.runs.cancel("r1", "test")
+    submit_run(store, "r2")
+    store.runs.commit_wait(claim_run(store, "r2").lease, Delta("{}"), None, [], 1000)
+    with untouched(store):
+        for run_id in ("r1", "r2"):
+            assert call(store, "step_claim", run_id, "", "n1", LEASE_MS) == ["CLOSED"]
+
+
+def test_a_run_that_does_not_exist_is_missing(store: Store):
+    with untouched(store):
+        assert call(store, "step_claim", "r1", "", "n1", LEASE_MS) == ["MISSING"]
+        assert store.runs.claim("r1", None, LEASE_MS) is None
+
+
+def test_each_claim_and_each_exit_raises_the_fence(store: Store):
+    submit_run(store)
+    fences = [fence_of(store)]
+    for _ in range(3):
+        lease = claim_run(store).lease
+        fences.append(fence_of(store))
+        store.runs.release(lease, delay_ms=0)
+        fences.append(fence_of(store))
+    assert fences == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("between", ["delay", "hint"])
+def test_a_run_started_at_its_first_claim_whatever_came_between(store: Store, between: str):
+    submit_run(store)
+    if between == "hint":
+        age(store, "r1")
+        assert store.watch.rescue("r1", LEASE_MS).verdict == "DISPATCH"
+    lease = claim_run(store).lease
+    started = store.client.hget(store.keys.run("r1"), "started")
+    assert started is not None
+    store.client.hset(store.keys.run("r1"), "started", 5)
+    store.runs.release(lease, delay_ms=60_000 if between == "delay" else 0)
+    if between == "delay":
+        ready(store, "r1")
+    claim_run(store)
+    assert store.client.hget(store.keys.run("r1"), "started") == "5"
+
+
+def test_the_grant_has_what_the_last_commit_left(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    delta = Delta('{"step":1}', ('{"role":"assistant","content":"x"}',), ('["step"]',), {"pay:1": "done"})
+    assert store.runs.commit_tools(lease, delta, Settlement("", "release")) == "OK"
+    steady(store)
+    age(store, "r1")
+    store.watch.rescue("r1", LEASE_MS)
+    claim = claim_run(store)
+    assert (claim.phase, claim.lease.step, claim.parts.head) == ("tools", 0, '{"step":1}')
+    assert len(json.loads(claim.parts.messages)) == 2
+    assert json.loads(claim.parts.trace) == [["step"]]
+    assert claim.parts.tool_results == {"pay:1": "done"}
+    assert state_of(store) == "running"

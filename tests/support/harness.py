@@ -1,0 +1,451 @@
+"""An engine in one process: a namespace of the real server, scripted models, a list in place of a broker.
+
+Nothing here waits: a test makes the data old (`age`, `ready`, `steady`) instead of letting time pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from agentq.agent import Agent, Budgets, Thread
+from agentq.core.lifecycle import RunState
+from agentq.core.records import Claim, RunRecord, RunSpec
+from agentq.engine.bench import Bench
+from agentq.engine.leases import Leases
+from agentq.engine.rescue import rescue_due
+from agentq.engine.rows import parse_row
+from agentq.engine.snapshot import load
+from agentq.engine.step import execute_step
+from agentq.engine.submit import draft_run, submit_drafts
+from agentq.provider.pricing import ModelPricing
+from agentq.provider.scripted import ScriptedClient
+from agentq.provider.types import ChatRequest, ChatResult, Usage
+from agentq.store.connect import Store
+from agentq.store.keys import PERMANENT
+from agentq.store.scripts import Scripts
+from agentq.store.watch import Rescue
+from agentq.tools import ToolExecutor, ToolRegistry
+from tests.support.leaks import assert_no_leaks
+
+LEASE_MS = 15_000
+GRACE_MS = 5_000
+RETENTION_MS = 3_600_000
+PRICING = {"scripted-v1": ModelPricing("scripted-v1", "1", "10", 128_000)}
+CALL_NANO = 1_500_000
+"""What a call of the scripted client costs at these prices: 500 tokens in, 100 out."""
+CALL_TOKENS = 600
+HELLO = '{"role":"user","content":"hello"}'
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def call(store: Store, name: str, *args: str | int) -> list[Any]:
+    """The raw reply of one script."""
+    return Scripts(store.client, store.keys.prefix).call(name, *args)
+
+
+def nano(amount: int) -> str:
+    """Whole nano-USD as dollars in text."""
+    return f"{Decimal(amount) / 10**9:f}"
+
+
+def submit_run(
+    store: Store,
+    run_id: str = "r1",
+    *,
+    usd: int | None = None,
+    tokens: int | None = None,
+    batch: str | None = None,
+    tenant: str = "acme",
+    custom_id: str | None = None,
+    content_hash: str = "h1",
+    messages: Sequence[str] = (HELLO,),
+) -> str:
+    """Create a run below the engine: no agent, no message sent. Limits are nano-USD and tokens."""
+    spec = RunSpec(
+        agent="a",
+        tenant=tenant,
+        batch=batch,
+        custom_id=custom_id,
+        budgets={"max_usd": None if usd is None else nano(usd), "max_tokens": tokens},
+        content_hash=content_hash,
+    )
+    answers = store.runs.submit([(run_id, spec, messages)], heads=["{}"], retention_ms=RETENTION_MS)
+    return answers[0][1]
+
+
+def open_batch(store: Store, name: str = "b1", *, usd: int | None = None, tokens: int | None = None) -> None:
+    """A batch that is loading."""
+    store.batches.open(name, agent="a", tenant="acme", usd=usd, tokens=tokens, retention_ms=RETENTION_MS)
+
+
+def claim_run(store: Store, run_id: str = "r1") -> Claim:
+    """Claim whichever step is next; it must be there."""
+    claim = store.runs.claim(run_id, None, LEASE_MS)
+    assert claim is not None
+    return claim
+
+
+def age(store: Store, run_id: str) -> None:
+    """Make a live run due in `watch`, as if its lease, its grace or its deadline had passed."""
+    store.client.zadd(store.keys.watch, {run_id: 1}, xx=True)
+
+
+def ready(store: Store, run_id: str) -> None:
+    """Let a run's delay be over."""
+    store.client.hset(store.keys.run(run_id), "not_before", 1)
+    age(store, run_id)
+
+
+def steady(store: Store) -> None:
+    """Ticks have come without a gap: nobody is given patience."""
+    store.client.hset(
+        store.keys.clock, mapping={"tick": store.watch.server_ms(), "patience": 0, "granted": 0}
+    )
+
+
+def dump(store: Store, *, without: Sequence[str] = ("clock",)) -> dict[str, Any]:
+    """Every key of the namespace with its content, and whether it has an end."""
+    client, prefix = store.client, store.keys.prefix
+    state: dict[str, Any] = {}
+    for key in sorted(client.scan_iter(match=f"{prefix}*", count=1000)):
+        name = key.removeprefix(prefix)
+        if name in without:
+            continue
+        match client.type(key):
+            case "hash":
+                content: Any = client.hgetall(key)
+            case "list":
+                content = client.lrange(key, 0, -1)
+            case "set":
+                content = sorted(client.smembers(key))
+            case "zset":
+                content = client.zrange(key, 0, -1, withscores=True)
+            case "stream":
+                content = client.xrange(key)
+            case _:
+                content = client.get(key)
+        state[name] = (content, client.ttl(key) != -1)
+    return state
+
+
+def twice(store: Store, name: str, *args: str | int) -> list[Any]:
+    """Call a script, and again as a client does whose reply was lost: same words, same state."""
+    first = call(store, name, *args)
+    before = dump(store)
+    assert call(store, name, *args) == first
+    assert dump(store) == before
+    return first
+
+
+@contextmanager
+def untouched(store: Store) -> Iterator[None]:
+    """Nothing in the namespace changes inside the block."""
+    before = dump(store, without=())
+    yield
+    assert dump(store, without=()) == before
+
+
+def state_of(store: Store, run_id: str = "r1") -> str:
+    """The run's state, as it is stored."""
+    return str(store.client.hget(store.keys.run(run_id), "state"))
+
+
+def fence_of(store: Store, run_id: str = "r1") -> int:
+    """The number in the run's fence."""
+    return int(str(store.client.hget(store.keys.run(run_id), "fence")).partition("-")[0])
+
+
+def money(store: Store, scope: str) -> dict[str, int]:
+    """A scope's fields that are not zero, without the limits."""
+    fields = store.client.hgetall(store.keys.scope(scope))
+    return {k: int(v) for k, v in sorted(fields.items()) if k not in {"ul", "tl"} and int(v)}
+
+
+# ── invariants ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _Books:
+    """One run's money, folded from the log alone."""
+
+    open: dict[str, tuple[int, int]] = field(default_factory=dict)
+    spent: dict[str, tuple[int, int]] = field(default_factory=dict)
+    forfeited: dict[str, tuple[int, int]] = field(default_factory=dict)
+    escrow: tuple[int, int] = (0, 0)
+    overage: int = 0
+
+    def take(self, op: str, reservation: str, usd: int, tokens: int, entry: Mapping[str, str]) -> None:
+        amount = (usd, tokens)
+        match op:
+            case "reserve":
+                self.open[reservation] = amount
+                self.escrow = (int(entry["eu"]), int(entry["et"]))
+            case "convert":
+                assert amount == self.escrow
+                self.open[reservation], self.escrow = amount, (0, 0)
+            case "settle":
+                self.overage += max(0, usd - self.open.pop(reservation)[0])
+                self.spent[reservation] = amount
+            case "forfeit":
+                assert self.open.pop(reservation) == amount
+                self.spent[reservation] = self.forfeited[reservation] = amount
+            case "late":
+                self.overage += max(0, usd - self.forfeited.pop(reservation)[0])
+                self.spent[reservation] = amount
+            case "release":
+                assert self.open.pop(reservation) == amount
+            case "restore":
+                assert self.open.pop(reservation) == amount
+                self.escrow = amount
+            case "escrow":
+                self.escrow = (0, 0)
+            case _:
+                raise AssertionError(f"the log has an unknown operation {op!r}")
+
+    def fields(self) -> dict[str, int]:
+        def total(amounts: Mapping[str, tuple[int, int]], i: int) -> int:
+            return sum(amount[i] for amount in amounts.values())
+
+        return {
+            "us": total(self.spent, 0),
+            "ts": total(self.spent, 1),
+            "ur": total(self.open, 0),
+            "tr": total(self.open, 1),
+            "ue": self.escrow[0],
+            "te": self.escrow[1],
+            "uf": total(self.forfeited, 0),
+            "uo": self.overage,
+        }
+
+
+def fold_log(store: Store) -> dict[str, _Books]:
+    """Every run's money by the log: what the accounts must say, had they only the log."""
+    books: dict[str, _Books] = defaultdict(_Books)
+    for _, entry in store.client.xrange(store.keys.log):
+        run_id, _, reservation = entry["i"].partition(":")
+        books[run_id].take(entry["o"], reservation, int(entry["u"]), int(entry["t"]), entry)
+    return books
+
+
+def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = True) -> None:
+    """What holds at every instant, for all runs of the namespace: its ledger, its watch, its ends.
+
+    Args:
+        run_ids: every run that was created.
+        capped: no scope stands above its limit (not where a test made a call cost more than its bound).
+    """
+    keys, client = store.keys, store.client
+    runs: dict[str, dict[str, str]] = {run_id: client.hgetall(keys.run(run_id)) for run_id in run_ids}
+    books = fold_log(store)
+    assert set(books) <= set(runs)
+    expected: dict[str, dict[str, int]] = {}
+    for run_id, run in runs.items():
+        held = store.ledger.open_reservations(run_id)
+        escrow = held.pop("escrow", (0, 0))
+        assert (held, escrow) == (books[run_id].open, books[run_id].escrow), run_id
+        forfeits = {
+            name: tuple(map(int, text.split()))
+            for name, text in client.hgetall(keys.run(run_id, "forfeits")).items()
+        }
+        assert forfeits == books[run_id].forfeited, run_id
+        if run["state"] not in {"running", "cancelling"}:
+            assert not held, f"{run_id} is {run['state']} and holds {held}"
+        if run["state"] == "ended":
+            assert escrow == (0, 0), run_id
+        for scope in run["scopes"].split():
+            total = expected.setdefault(scope, defaultdict(int))
+            for name, amount in books[run_id].fields().items():
+                total[name] += amount
+    for scope, fields in expected.items():
+        _check_scope(store, scope, {name: amount for name, amount in fields.items() if amount}, capped=capped)
+    live = sorted(run_id for run_id, run in runs.items() if RunState(run["state"]).is_live)
+    assert sorted(client.zrange(keys.watch, 0, -1)) == live
+    _check_ends(store, runs)
+
+
+def _check_scope(store: Store, scope: str, expected: Mapping[str, int], *, capped: bool) -> None:
+    assert money(store, scope) == expected, scope
+    assert all(amount >= 0 for amount in expected.values()), scope
+    account = store.ledger.account(scope)
+    if capped and account.left_nano is not None:
+        assert account.left_nano >= 0, account
+    if capped and account.tokens_limit is not None:
+        taken = account.tokens_spent + account.tokens_reserved + account.tokens_escrowed
+        assert taken <= account.tokens_limit, account
+
+
+def _check_ends(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
+    allowed = [*PERMANENT, "scope:global", "scope:tenant:*"]
+    for run_id, run in runs.items():
+        if run["state"] != "ended":
+            allowed += [f"run:{run_id}", f"run:{run_id}:*", f"scope:run:{run_id}"]
+            allowed.append(f"ids:{run['tenant']}:{run['custom_id']}")
+    for name in store.batches.names():
+        batch = store.batches.read(name)
+        if batch is not None and not (batch.sealed and batch.ended == batch.total):
+            allowed += [f"batch:{name}", f"batch:{name}:*", f"scope:batch:{name}"]
+    assert_no_leaks(store.client, store.keys.prefix, allowed)
+
+
+# ── the engine ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+Reply = ChatResult | Exception | Callable[[ChatRequest], ChatResult | Exception]
+
+
+@dataclass
+class Moody(ScriptedClient):
+    """Plays its script, after one thing of `moods` for each call: None, an error to raise, or a function."""
+
+    moods: list[Any] = field(default_factory=list)
+    billed: list[Usage] = field(default_factory=list)
+    """What the provider would put on its invoice."""
+
+    def complete(self, req: ChatRequest) -> ChatResult:
+        self.requests.append(req)
+        mood = self.moods.pop(0) if self.moods else None
+        if callable(mood):
+            mood = mood(req)
+        if isinstance(mood, BaseException):
+            if getattr(mood, "billed", None) is not False:
+                self.billed.append(self.usage)
+            raise mood
+        result = mood if isinstance(mood, ChatResult) else self._play(req)
+        self.billed.append(result.usage)
+        return result
+
+    @property
+    def bill_nano(self) -> int:
+        """The invoice."""
+        return sum(PRICING["scripted-v1"].cost_nano(usage) for usage in self.billed)
+
+
+def make_agent(client: Any, *tools: Callable[..., Any], **options: Any) -> Agent:
+    """An agent with these tools and with prices."""
+    options.setdefault("pricing", PRICING)
+    return Agent(client, ToolExecutor(ToolRegistry(tools)), **options)
+
+
+@dataclass
+class Rig:
+    """A worker's bench whose messages go to a list, and whose clock of leases stands still."""
+
+    store: Store
+    agents: dict[str, Agent] = field(default_factory=dict)
+    queue: list[tuple[str, int]] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+    submitted: list[str] = field(default_factory=list)
+
+    @property
+    def bench(self) -> Bench:
+        """What `execute_step` needs."""
+        return Bench(
+            store=self.store,
+            agents=self.agents,
+            leases=Leases(self.store.watch, lease_ms=LEASE_MS, longest_seconds=1200, now=self.clock),
+            dispatch=lambda run_id, step: self.queue.append((run_id, step)),
+            lease_ms=LEASE_MS,
+            approval_ms=60_000,
+        )
+
+    def agent(self, client: Any, *tools: Callable[..., Any], name: str = "a", **options: Any) -> Agent:
+        """Define an agent."""
+        self.agents[name] = make_agent(client, *tools, **options)
+        return self.agents[name]
+
+    def submit(
+        self,
+        task: str = "do it",
+        *,
+        agent: str = "a",
+        batch: str | None = None,
+        budgets: Budgets | None = None,
+        thread: Thread | None = None,
+        **row: Any,
+    ) -> str:
+        """Submit one run and send its first message; answers its id."""
+        draft = draft_run(
+            agent,
+            self.agents[agent],
+            parse_row({"input": task, **row}),
+            tenant="acme",
+            batch=batch,
+            budgets=budgets,
+            thread=thread,
+        )
+        for answers in submit_drafts(
+            [draft], store=self.store, dispatch=self.bench.dispatch, retention_ms=RETENTION_MS
+        ):
+            self.submitted += [run_id for word, run_id in answers if word == "CREATED"]
+        return draft.run_id
+
+    def step(self) -> None:
+        """Work on the oldest message."""
+        run_id, step = self.queue.pop(0)
+        execute_step(run_id, step, bench=self.bench)
+
+    def drain(self, *, most: int = 200) -> None:
+        """Work until no message is left."""
+        for _ in range(most):
+            if not self.queue:
+                return
+            self.step()
+        raise AssertionError(f"{most} messages and no end: {self.queue}")
+
+    def rescue(self) -> list[Rescue]:
+        """What a tick does."""
+        return rescue_due(self.store.watch, self.bench.dispatch, lease_ms=LEASE_MS)
+
+    def revive(self, run_id: str) -> list[Rescue]:
+        """The worker that holds the run is dead and its lease is over: a tick takes the step back."""
+        steady(self.store)
+        age(self.store, run_id)
+        return self.rescue()
+
+    def record(self, run_id: str) -> RunRecord:
+        """The run as it stands."""
+        record = self.store.runs.read(run_id)
+        assert record is not None
+        return record
+
+    def thread(self, run_id: str) -> Thread:
+        """Its thread as it stands."""
+        parts = self.store.runs.parts(run_id)
+        assert parts is not None
+        return load(parts, self.record(run_id).spec.detector).thread
+
+    def check(self, *, capped: bool = True) -> None:
+        """The invariants over all runs that were submitted here."""
+        check_invariants(self.store, self.submitted, capped=capped)
+
+
+def finish_or_fail(rig: Rig, run_id: str) -> RunRecord:
+    """Work until the run has ended; waits and delays are cut short."""
+    for _ in range(100):
+        rig.drain()
+        record = rig.record(run_id)
+        if record.state is RunState.ENDED:
+            return record
+        assert record.state is RunState.QUEUED, record
+        ready(rig.store, run_id)
+        rig.rescue()
+    pytest.fail(f"{run_id} does not end: {rig.record(run_id)}")
