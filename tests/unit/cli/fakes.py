@@ -1,0 +1,125 @@
+"""Stand-ins for the app, so that the command line is tested without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from agentq.app.result import Result as RunResult
+from agentq.cli import main
+from agentq.core.errors import UsageError
+from agentq.core.lifecycle import RunState, StopReason
+from agentq.core.records import Account, BatchRecord, RunRecord, RunSpec
+from agentq.core.settings import Settings
+from agentq.provider.types import Usage
+
+
+def invoke(*args: str, input: str | None = None) -> Result:
+    """`agentq ARGS`, streams apart."""
+    return CliRunner().invoke(main, list(args), input=input)
+
+
+def result(custom_id: str, reason: StopReason = StopReason.FINISHED, **changes: Any) -> RunResult:
+    """A result with everything in it."""
+    fields: dict[str, Any] = {
+        "custom_id": custom_id,
+        "run_id": f"run_{custom_id}",
+        "state": "ended",
+        "stop_reason": reason,
+        "answer": "done",
+        "output": None,
+        "steps": 2,
+        "usage": Usage(1000, 200),
+        "usd": Decimal("0.003"),
+        "attempts": 1,
+        "error": None if reason.is_success else {"code": reason.value, "message": "why"},
+        "stop_scope": None,
+        "started_ms": 1_700_000_000_000,
+        "ended_ms": 1_700_000_001_500,
+        "metadata": {"k": "v"},
+        "agent": "orders",
+    }
+    return RunResult(**(fields | changes))
+
+
+@dataclass
+class FakeBatch:
+    """A batch whose runs have all ended, unless told otherwise."""
+
+    name: str = "b"
+    reasons: Mapping[str, int] = field(default_factory=lambda: {"finished": 2})
+    waiting: int = 0
+    queued: int = 0
+    found: list[RunResult] = field(default_factory=lambda: [result("a"), result("b")])
+    cancelled: bool = False
+
+    def counts(self) -> dict[str, int]:
+        ended = sum(self.reasons.values())
+        live = {"queued": self.queued, "running": 0, "cancelling": 0, "waiting": self.waiting}
+        return {"total": ended + sum(live.values()), "ended": ended, **live}
+
+    def stop_reasons(self) -> dict[str, int]:
+        return dict(self.reasons)
+
+    def account(self) -> Account:
+        return Account(f"batch:{self.name}", spent_nano=6_000_000)
+
+    def record(self) -> BatchRecord:
+        counts = self.counts()
+        return BatchRecord(
+            self.name, "orders", "default", counts["total"], counts["ended"], True, 0, self.reasons
+        )
+
+    def results(self) -> Iterator[RunResult]:
+        return iter(self.found)
+
+    def cancel(self) -> int:
+        self.cancelled = True
+        return self.queued
+
+
+@dataclass
+class FakeApp:
+    """An app that has one batch."""
+
+    only: FakeBatch = field(default_factory=FakeBatch)
+    settings: Settings = field(default_factory=lambda: Settings(redis_url="redis://nowhere:1/0"))
+    agents: dict[str, Any] = field(default_factory=lambda: {"orders": object(), "triage": object()})
+    submitted: list[Any] = field(default_factory=list)
+
+    def ping(self) -> None:
+        pass
+
+    def workers(self) -> list[str]:
+        return []
+
+    def batch(self, name: str) -> FakeBatch:
+        if name != self.only.name:
+            raise UsageError(f"there is no batch {name!r}", hint="agentq batches lists those that there are")
+        return self.only
+
+    def batches(self) -> list[FakeBatch]:
+        return [self.only]
+
+    def submit_many(self, agent: str | None, rows: Any, **options: Any) -> FakeBatch:
+        self.submitted += list(rows)
+        return self.only
+
+
+def run_record(**changes: Any) -> RunRecord:
+    """A run that has ended well."""
+    fields: dict[str, Any] = {
+        "id": "run_a",
+        "spec": RunSpec("orders"),
+        "state": RunState.ENDED,
+        "step": 2,
+        "phase": "model",
+        "created_ms": 0,
+        "stop_reason": StopReason.FINISHED,
+        "answer": "done",
+    }
+    return RunRecord(**(fields | changes))

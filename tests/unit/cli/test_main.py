@@ -1,0 +1,163 @@
+"""What `agentq` promises whatever the verb: options on both sides, one sentence for an error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from agentq.cli.group import VERBS
+from agentq.cli.session import Session
+from agentq.core.errors import ConflictError, InputError, StoreError, UnavailableError, UsageError
+from tests.unit.cli.fakes import FakeApp, invoke
+
+
+def test_help_names_every_verb_and_every_verb_explains_itself() -> None:
+    listed = invoke("--help").stdout
+    for verb in VERBS:
+        assert f"\n  {verb} " in listed
+        explained = invoke(verb, "--help")
+        assert explained.exit_code == 0, explained.stderr
+        assert "Options of every verb" in explained.stdout
+
+
+def test_help_imports_no_verb_and_neither_celery_nor_redis() -> None:
+    code = (
+        "import sys\n"
+        "from agentq.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'celery', 'redis', 'rich', 'agentq.app', 'agentq.cli.submit'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_version() -> None:
+    assert invoke("--version").stdout.startswith("agentq ")
+
+
+@pytest.mark.parametrize("args", [["--json", "batches"], ["batches", "--json"]])
+def test_global_options_stand_on_either_side(app: FakeApp, args: list[str]) -> None:
+    shown = invoke(*args)
+    assert json.loads(shown.stdout)[0]["batch"] == "b"
+
+
+@pytest.mark.parametrize(
+    "args, sentence",
+    [
+        (["sumbit"], "there is no verb 'sumbit' (did you mean 'submit'?)"),
+        (["submit"], "missing argument 'FILE'"),
+        (["submit", "x", "--bathc", "b"], "no such option '--bathc'"),
+        (["submit", "x", "--max-usd", "-1"], "must be 0 or more"),
+        (["up", "--workers", "0"], "'--workers'"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence_and_exit_2(args: list[str], sentence: str) -> None:
+    refused = invoke(*args)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert sentence in refused.stderr
+    assert refused.stderr.startswith("error: ")
+    assert "Usage:" not in refused.stderr
+
+
+@pytest.mark.parametrize("verb", ["up", "worker", "submit rows.jsonl", "run orders hello"])
+def test_verbs_that_need_the_app_say_so(verb: str) -> None:
+    refused = invoke(*verb.split())
+    assert refused.exit_code == 2
+    assert "needs your agents" in refused.stderr
+    assert "-A agents:app" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (UsageError("no", hint="do this"), 2),
+        (InputError(["f:1: no"]), 2),
+        (ConflictError("no"), 2),
+        (UnavailableError("no"), 7),
+        (RedisConnectionError("no"), 7),
+        (StoreError("no"), 1),
+        (RuntimeError("no"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_become_exit_codes(app: FakeApp, monkeypatch, error: BaseException, code: int) -> None:
+    def fail(self: FakeApp) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeApp, "batches", fail)
+    failed = invoke("batches")
+    assert failed.exit_code == code
+    assert "Traceback" not in failed.stderr
+    assert failed.stdout == ""
+
+
+def test_the_hint_is_the_second_line(app: FakeApp) -> None:
+    failed = invoke("results", "nothing")
+    assert (
+        failed.stderr == "error: there is no batch 'nothing'\n  agentq batches lists those that there are\n"
+    )
+
+
+def test_a_bug_says_that_it_is_one_and_shows_its_traceback_when_asked(app: FakeApp, monkeypatch) -> None:
+    monkeypatch.setattr(FakeApp, "batches", lambda self: 1 / 0)
+    assert "this is a bug in agentq: ZeroDivisionError" in invoke("batches").stderr
+    assert "Traceback" in invoke("-v", "batches").stderr
+
+
+@pytest.mark.parametrize(
+    "reference, sentence",
+    [
+        ("agents", "not of the form module:app"),
+        ("no_such_module:app", "there is no module 'no_such_module'"),
+        ("agentq.demo.agents:ap", "did you mean 'app'"),
+        ("agentq.demo.agents:PRICES", "is a dict, not an AgentQ object"),
+    ],
+)
+def test_a_wrong_app_is_explained(reference: str, sentence: str) -> None:
+    refused = invoke("-A", reference, "batches")
+    assert refused.exit_code == 2
+    assert sentence in refused.stderr
+
+
+def test_a_module_that_fails_names_its_line(tmp_path, monkeypatch) -> None:
+    (tmp_path / "failing_agents.py").write_text("x = 1\ny = x / 0\n")
+    monkeypatch.chdir(tmp_path)
+    refused = invoke("-A", "failing_agents:app", "batches")
+    assert refused.exit_code == 2
+    assert "ZeroDivisionError: division by zero (line 2)" in refused.stderr
+
+
+def test_without_any_server_it_says_how_to_get_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = invoke("batches")
+    assert failed.exit_code == 7
+    assert "agentq up starts one" in failed.stderr
+
+
+def test_a_text_that_is_no_url_is_refused_before_anything_is_connected() -> None:
+    refused = invoke("--redis-url", "localhost", "batches")
+    assert refused.exit_code == 2
+    assert "is not a Redis URL" in refused.stderr
+
+
+def test_an_app_that_fixes_its_server_is_not_overruled_in_silence(tmp_path, monkeypatch) -> None:
+    (tmp_path / "fixed_agents.py").write_text(
+        "from agentq import AgentQ\napp = AgentQ('x', redis_url='redis://a/0')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    refused = invoke("-A", "fixed_agents:app", "--redis-url", "redis://b/0", "batches")
+    assert refused.exit_code == 2
+    assert "fixes its own redis_url" in refused.stderr
+
+
+def test_settings_of_the_session_come_from_the_options(monkeypatch) -> None:
+    monkeypatch.setenv("AGENTQ_NAMESPACE", "before")
+    session = Session()
+    session.choose("namespace", "after")
+    assert session.settings.namespace == "after"
