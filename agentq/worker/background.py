@@ -19,6 +19,7 @@ from celery import Celery, bootsteps
 from agentq.engine.bench import Bench
 from agentq.engine.rescue import rescue_due
 from agentq.worker.lifeline import watch_lifeline
+from agentq.worker.transport import wake_when_done
 
 log = logging.getLogger("agentq.worker")
 
@@ -91,6 +92,8 @@ def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: 
         def start(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
             self.background = Background(bench(), tick_seconds=tick_seconds)
             self.background.start()
+            if worker.app.conf.worker_disable_prefetch and getattr(worker, "hub", None) is not None:
+                wake_when_done(worker.pool, worker.hub)
             watch_lifeline(lambda: os.kill(os.getpid(), 15))
 
         def stop(self, worker: Any) -> None:  # noqa: ARG002

@@ -11,6 +11,7 @@ from celery import Celery
 from agentq.core.settings import Settings
 from agentq.core.urls import broker_url_for
 from agentq.store.keys import Keys
+from agentq.worker.transport import REDIS_SCHEMES, HintAMQP, Transport
 
 TASK = "agentq.step"
 """One stable name: a worker drops a message whose task it does not know."""
@@ -20,10 +21,12 @@ CONCURRENCY = 16
 
 def make_celery(name: str, settings: Settings) -> Celery:
     """A Celery app on the broker of these settings. Nothing is connected yet."""
-    app = Celery(name)
-    url = settings.broker_url or (broker_url_for(settings.redis_url) if settings.redis_url else None)
+    url = settings.broker_url or (broker_url_for(settings.redis_url) if settings.redis_url else "memory://")
+    on_redis = url.startswith(REDIS_SCHEMES)
+    app = Celery(name, amqp=HintAMQP if on_redis else None)
     app.conf.update(
-        broker_url=url or "memory://",
+        broker_url=url,
+        broker_transport=f"{Transport.__module__}:{Transport.__name__}" if on_redis else None,
         broker_transport_options={
             "global_keyprefix": Keys(settings.namespace).broker_prefix,  # beside the state, never among it
             "priority_steps": [0],  # one list for the queue: fewer keys to watch
@@ -44,7 +47,7 @@ def make_celery(name: str, settings: Settings) -> Celery:
         result_backend=None,  # results are in the state
         task_ignore_result=True,
         task_acks_late=False,  # a killed step comes back through its lease, not through the broker
-        worker_disable_prefetch=True,  # a message waits in the broker, where any worker may take it
+        worker_disable_prefetch=on_redis,  # a message waits in the broker, where any worker may take it
         worker_prefetch_multiplier=1,
         worker_pool="threads",  # steps wait for the network
         worker_concurrency=CONCURRENCY,

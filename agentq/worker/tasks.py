@@ -18,7 +18,7 @@ log = logging.getLogger("agentq.worker")
 def register_step(celery: Celery, bench: Callable[[], Bench]) -> None:
     """Give the app its task. `bench` is asked for at the first message, in the worker."""
 
-    @celery.task(name=TASK)
+    @celery.task(name=TASK, shared=False)  # two apps in one process are two installations
     def step(run_id: str, step: int) -> None:
         try:
             execute_step(run_id, step, bench=bench())

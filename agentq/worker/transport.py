@@ -1,0 +1,73 @@
+"""kombu's Redis transport, made lean for messages that may be lost.
+
+A message of agentq is only a hint, so what kombu does to keep one safe is left out, and three of its
+habits are mended. The methods overridden here are kombu's own and not promised to stay:
+`tests/unit/worker/test_transport.py` holds each of them against the kombu that is installed, and any other
+broker runs on Celery's stock transport.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kombu
+import redis
+from celery.app.amqp import AMQP
+from kombu.transport import redis as kombu_redis
+
+REDIS_SCHEMES = ("redis:", "rediss:", "redis+socket:")
+
+
+class Channel(kombu_redis.Channel):  # type: ignore[misc]
+    """One client for the channel's life, and no crash on a closed connection."""
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        # kombu 5.7.0 closes a channel after its connection and then looks up the connection's host: an
+        # AttributeError that takes the whole worker down whenever Redis refuses connections.
+        if self.connection is None or self.connection.client is None:
+            raise redis.exceptions.ConnectionError("this channel of the broker is closed already")
+        return super()._connparams(asynchronous)  # type: ignore[no-any-return]
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        # kombu makes a new client, with a table of 150 callbacks, for every group of commands: a seventh of
+        # a worker's time.
+        if asynchronous:
+            return super()._create_client(asynchronous)
+        client = self.__dict__.get("_kept_client")
+        if client is None or client.connection_pool is not self.pool:
+            client = self.__dict__["_kept_client"] = super()._create_client()
+        return client
+
+
+class Transport(kombu_redis.Transport):  # type: ignore[misc]
+    """The transport of `redis://`, `rediss://` and `redis+socket://`."""
+
+    Channel = Channel
+
+
+class HintAMQP(AMQP):
+    """Takes messages without acknowledging them: one that is lost is sent again by the tick."""
+
+    def TaskConsumer(self, channel: Any, queues: Any = None, accept: Any = None, **options: Any) -> kombu.Consumer:  # noqa: N802 - Celery's name
+        """Celery's consumer of tasks, with nothing to acknowledge."""
+        return super().TaskConsumer(channel, queues, accept, no_ack=True, **options)
+
+
+def wake_when_done(pool: Any, hub: Any) -> None:
+    """Have the worker look for the next message as soon as a step is done.
+
+    With prefetching off, a full pool leaves no request for a message pending; nothing tells Celery's event
+    loop that a thread has become free, and it sleeps for up to a second.
+    """
+    apply = pool.on_apply
+
+    def on_apply(*args: Any, **options: Any) -> Any:
+        result = apply(*args, **options)
+        result.f.add_done_callback(lambda _: hub.call_soon(_nothing))
+        return result
+
+    pool.on_apply = on_apply
+
+
+def _nothing() -> None:
+    """Waking up is all."""
