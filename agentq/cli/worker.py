@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 @click.option(
     "--name", metavar="NAME", default="worker", show_default=True, help="Tells this worker from others."
 )
-def command(session: Session, concurrency: int | None, name: str) -> int:
+@click.option(
+    "--pool", type=click.Choice(["threads"]), default="threads", help="The pool that steps are made for."
+)
+def command(session: Session, concurrency: int | None, name: str, pool: str) -> int:
     """Run one worker process. Ctrl-C lets it finish the steps at hand, a second Ctrl-C does not."""
     from agentq.worker.command import worker_argv
     from agentq.worker.supervisor import Child, supervise
 
     session.user_app("worker")
     app = session.server_app()
-    argv = worker_argv(session.app_path, concurrency=concurrency, name=name)
+    argv = worker_argv(session.app_path, concurrency=concurrency, name=name, pool=pool)
     session.console.say(f"worker {name} of {app.settings.namespace}; Ctrl-C drains and stops it")
     return supervise(
         [Child(name, argv, env=worker_env(), restart=False)],

@@ -66,7 +66,7 @@ class Outcome:
             ledger, threads = format_usd(account.spent_nano), format_usd(self.threads_nano)
             cost = format_usd(self.calls * CALL_NANO)
             wrong.append(
-                f"{self.title}: {ledger} USD by the ledger, {threads} by the threads, {cost} by {self.calls} calls"
+                f"{self.title}: the ledger has {ledger} USD, the threads {threads}, {self.calls} calls cost {cost}"
             )
         if account.reserved_nano or account.escrowed_nano or account.forfeited_nano:
             wrong.append(f"{self.title}: money is still set aside, or was forfeited, after the end")
