@@ -66,7 +66,7 @@ class Outcome:
             ledger, threads = format_usd(account.spent_nano), format_usd(self.threads_nano)
             cost = format_usd(self.calls * CALL_NANO)
             wrong.append(
-                f"{self.title}: the ledger has {ledger} USD, the threads {threads}, {self.calls} calls cost {cost}"
+                f"{self.title}: {ledger} USD in the ledger, {threads} in the threads, {cost} for the calls"
             )
         if account.reserved_nano or account.escrowed_nano or account.forfeited_nano:
             wrong.append(f"{self.title}: money is still set aside, or was forfeited, after the end")
