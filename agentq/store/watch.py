@@ -17,8 +17,18 @@ Renewal = Literal["OK", "CANCELLING", "LOST"]
 GRACE_MS = 5_000
 """How long a queued run's message may take before it is sent again; doubled each time."""
 LONGEST_GRACE_MS = 300_000
+LOOKS_MAX = 1_000
+"""The most due runs that one tick looks at."""
 DEATHS_MAX = 5
 """Deaths on one step after which the run ends as `attempts_exhausted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Hints to send, as (run, step), and runs to put right."""
+
+    hints: list[tuple[str, int]]
+    runs: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +48,19 @@ class Watch:
         self._keys = keys
         self._scripts = scripts
 
-    def due(self, lease_ms: int, limit: int) -> list[str]:
-        """Up to `limit` runs that are due now, the longest due first."""
-        return [str(run_id) for run_id in self._scripts.call("tick", lease_ms, limit)]
+    def due(self, lease_ms: int, *, room: int, rescues: int) -> Due:
+        """What is due now, the longest due first: up to `room` hints, up to `rescues` runs to put right."""
+        reply = self._scripts.call("tick", lease_ms, LOOKS_MAX, room, rescues, GRACE_MS, LONGEST_GRACE_MS)
+        hints, runs = reply
+        steps = [int(step) for step in hints[1::2]]
+        return Due(list(zip(hints[::2], steps, strict=True)), runs)
 
     def rescue(self, run_id: str, lease_ms: int) -> Rescue:
         """Put one due run right: see `run_rescue.lua`."""
-        reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, LONGEST_GRACE_MS, DEATHS_MAX)
+        reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, DEATHS_MAX)
         match reply:
-            case [("DISPATCH" | "RESCUED") as verdict, step]:
-                return Rescue(verdict, step=int(step))
+            case ["RESCUED", step]:
+                return Rescue("RESCUED", step=int(step))
             case ["ENDED", reason]:
                 return Rescue("ENDED", reason=reason)
             case [("NOT_DUE" | "PATIENT" | "GONE") as verdict]:

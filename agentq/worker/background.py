@@ -24,13 +24,16 @@ from agentq.worker.transport import wake_when_done
 log = logging.getLogger("agentq.worker")
 
 HEARTBEATS_A_LEASE = 3
+HINTS_A_FREE_SLOT = 4
+"""How many lost messages a tick sends again for each step that this process could take on now."""
 
 
 class Background:
     """The two threads of one worker process."""
 
-    def __init__(self, bench: Bench, *, tick_seconds: float) -> None:
+    def __init__(self, bench: Bench, *, tick_seconds: float, slots: int) -> None:
         self.bench = bench
+        self.slots = slots
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.lease_seconds = bench.lease_ms / 1000
         self.tick_seconds = tick_seconds
@@ -63,7 +66,9 @@ class Background:
 
     def tick(self) -> None:
         """Look at the runs that are due."""
-        for rescue in rescue_due(self.bench.store.watch, self.bench.dispatch, lease_ms=self.bench.lease_ms):
+        room = HINTS_A_FREE_SLOT * max(0, self.slots - len(self.bench.leases))
+        bench = self.bench
+        for rescue in rescue_due(bench.store.watch, bench.dispatch, lease_ms=bench.lease_ms, room=room):
             if rescue.verdict in {"RESCUED", "ENDED"}:
                 log.warning("tick verdict=%s step=%s reason=%s", rescue.verdict, rescue.step, rescue.reason)
 
@@ -89,8 +94,8 @@ def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: 
             super().__init__(worker, **options)
             self.background: Background | None = None
 
-        def start(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
-            self.background = Background(bench(), tick_seconds=tick_seconds)
+        def start(self, worker: Any) -> None:
+            self.background = Background(bench(), tick_seconds=tick_seconds, slots=worker.pool.num_processes)
             self.background.start()
             if worker.app.conf.worker_disable_prefetch and getattr(worker, "hub", None) is not None:
                 wake_when_done(worker.pool, worker.hub)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import kombu
 import redis
 from celery.app.amqp import AMQP
 from kombu.transport import redis as kombu_redis
@@ -18,7 +17,10 @@ from kombu.transport import redis as kombu_redis
 REDIS_SCHEMES = ("redis:", "rediss:", "redis+socket:")
 
 
-class Channel(kombu_redis.Channel):  # type: ignore[misc]
+_Base: Any = kombu_redis.Channel  # its stubs know neither of the methods below
+
+
+class Channel(_Base):  # type: ignore[misc]
     """One client for the channel's life, and no crash on a closed connection."""
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -39,7 +41,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         return client
 
 
-class Transport(kombu_redis.Transport):  # type: ignore[misc]
+class Transport(kombu_redis.Transport):
     """The transport of `redis://`, `rediss://` and `redis+socket://`."""
 
     Channel = Channel
@@ -48,9 +50,9 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
 class HintAMQP(AMQP):
     """Takes messages without acknowledging them: one that is lost is sent again by the tick."""
 
-    def TaskConsumer(self, channel: Any, queues: Any = None, accept: Any = None, **options: Any) -> kombu.Consumer:  # noqa: N802 - Celery's name
+    def TaskConsumer(self, channel: Any, *args: Any, **options: Any) -> Any:  # noqa: N802 - Celery's name
         """Celery's consumer of tasks, with nothing to acknowledge."""
-        return super().TaskConsumer(channel, queues, accept, no_ack=True, **options)
+        return super().TaskConsumer(channel, *args, no_ack=True, **options)
 
 
 def wake_when_done(pool: Any, hub: Any) -> None:

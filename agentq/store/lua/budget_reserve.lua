@@ -27,10 +27,11 @@ end
 local function field(value) return tonumber(value) or 0 end
 for _, scope in ipairs(scopes) do
   local v = redis.call('HMGET', scope_key(scope), 'ul', 'us', 'ur', 'ue', 'tl', 'ts', 'tr', 'te')
-  local kind = denial(tonumber(v[1]), field(v[2]), field(v[3]), field(v[4]) - held_usd, usd + escrow_usd)
-  if kind then return {'DENIED', scope, 'usd', kind} end
-  kind = denial(tonumber(v[5]), field(v[6]), field(v[7]), field(v[8]) - held_tokens, tokens + escrow_tokens)
+  -- Tokens first, as the loop in one process does: both must give the same reason.
+  local kind = denial(tonumber(v[5]), field(v[6]), field(v[7]), field(v[8]) - held_tokens, tokens + escrow_tokens)
   if kind then return {'DENIED', scope, 'tokens', kind} end
+  kind = denial(tonumber(v[1]), field(v[2]), field(v[3]), field(v[4]) - held_usd, usd + escrow_usd)
+  if kind then return {'DENIED', scope, 'usd', kind} end
 end
 redis.call('HSET', run .. ':open', reservation, int(usd) .. ' ' .. int(tokens),
   'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens))

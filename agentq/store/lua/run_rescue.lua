@@ -1,29 +1,23 @@
--- Put one run right that is due in `watch`: send it again, take it from a dead worker, or end it.
+-- Put one run right that is due in `watch` and not merely queued: take it from a dead worker, or end it.
 -- Whatever the outcome, its due time moves forward, so one stuck run never hides the rest.
 --
 -- KEYS  1 routing key
--- ARGV  1 run id   2 lease ms   3 grace ms   4 longest grace ms   5 deaths on one step that end the run
--- REPLY {"DISPATCH", step} | {"RESCUED", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
+-- ARGV  1 run id   2 lease ms   3 grace ms   4 deaths on one step that end the run
+-- REPLY {"RESCUED", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
 -- FLAGS allow-oom
-local id, lease, grace, longest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, lease, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local run, watch = run_key(id), P .. 'watch'
 local due = redis.call('ZSCORE', watch, id)
 if not due then return {'GONE'} end
 local now = now_ms()
 if tonumber(due) > now then return {'NOT_DUE'} end
-local f = redis.call('HMGET', run, 'state', 'step', 'hints', 'deaths', 'not_before')
+local f = redis.call('HMGET', run, 'state', 'step', 'deaths')
 local state = f[1]
 if not state or state == 'ended' then
   redis.call('ZREM', watch, id)
   return {'GONE'}
 end
-if state == 'queued' then
-  -- The message may be lost, or only late in a long queue: send it again, ever more rarely.
-  local hints = (tonumber(f[3]) or 0) + 1
-  redis.call('HSET', run, 'hints', int(hints))
-  redis.call('ZADD', watch, int(now + math.min(longest, grace * 2 ^ math.min(hints - (f[5] and 1 or 0), 30))), id)
-  return {'DISPATCH', f[2]}
-end
+if state == 'queued' then return {'NOT_DUE'} end
 if state == 'waiting' then
   end_run(id, run, 'approval_expired', now, {})
   return {'ENDED', 'approval_expired'}
@@ -37,9 +31,9 @@ if state == 'cancelling' then
   end_run(id, run, 'cancelled', now, {})
   return {'ENDED', 'cancelled'}
 end
-local deaths = (tonumber(f[4]) or 0) + 1
+local deaths = (tonumber(f[3]) or 0) + 1
 redis.call('HINCRBY', run, 'rescues', 1)
-if deaths >= tonumber(ARGV[5]) then
+if deaths >= tonumber(ARGV[4]) then
   end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths)})
   return {'ENDED', 'attempts_exhausted'}
 end

@@ -10,11 +10,12 @@
 -- FLAGS allow-oom
 local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step')
+local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step', 'stop_reason')
 local state = f[1]
 if not state then return {'MISSING'} end
 if f[3] == op then
-  if state == 'ended' and outcome ~= 'end' then return {'CANCELLED'} end
+  -- Any other end was a cancellation; it may have come after this commit, and then says no less.
+  if state == 'ended' and (outcome ~= 'end' or f[7] ~= ARGV[5]) then return {'CANCELLED'} end
   return {'OK'}
 end
 local usd, tokens = amount(ARGV[9]), amount(ARGV[10])

@@ -1,9 +1,32 @@
--- List the runs that somebody must look at now, and remember when this was last done.
+-- What is due now: hints to send again for queued runs, and runs that somebody must put right.
+-- A queued run is looked at and moved forward here, also where this worker has no room for it, so that
+-- a long queue neither hides the runs of dead workers nor fills with doubles.
 --
 -- KEYS  1 routing key
--- ARGV  1 lease ms   2 the most to list
--- REPLY {run, run, …}
+-- ARGV  1 lease ms   2 the most runs to look at   3 hints to send at most: the room that this worker has
+--       4 the most runs to put right   5 grace ms   6 longest grace ms
+-- REPLY {{run, step, run, step, …}, {run, run, …}}
 -- FLAGS allow-oom
-local now = now_ms()
+local room, rescues = tonumber(ARGV[3]), tonumber(ARGV[4])
+local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
+local now, watch = now_ms(), P .. 'watch'
 patience(now, tonumber(ARGV[1]))
-return redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', int(now), 'LIMIT', 0, ARGV[2])
+local hints, due = {}, {}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT', 0, ARGV[2])) do
+  local run = run_key(id)
+  local f = redis.call('HMGET', run, 'state', 'step', 'hints')
+  if f[1] == 'queued' then
+    -- The message may be lost, or only late: send it again, ever more rarely.
+    local sent = tonumber(f[3]) or 0
+    if #hints < 2 * room then
+      hints[#hints + 1] = id
+      hints[#hints + 1] = f[2]
+      sent = sent + 1
+      redis.call('HSET', run, 'hints', int(sent))
+    end
+    redis.call('ZADD', watch, int(now + math.min(longest, grace * 2 ^ math.min(sent, 30))), id)
+  elseif #due < rescues then
+    due[#due + 1] = id
+  end
+end
+return {hints, due}
