@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -20,7 +21,7 @@ from agentq.app.run import Run
 from agentq.core.errors import ConflictError, InputError, UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import to_nano
-from agentq.core.settings import load_settings
+from agentq.core.settings import Settings, load_settings
 from agentq.engine.bench import Bench, Dispatch
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row, parse_row
@@ -33,9 +34,19 @@ from agentq.tools import ToolExecutor, ToolRegistry
 from agentq.worker.background import add_background
 from agentq.worker.celery_app import make_celery
 from agentq.worker.tasks import make_dispatch, register_step
+from agentq.worker.upfile import UpFile
 
+_DETECTOR = LoopDetector()
 WORKER_RETRIES = 30
 """How often a worker repeats a command that a lost connection swallowed: about a minute."""
+
+
+def _beside_up(settings: Settings) -> Settings:
+    """Without a server of its own, an app uses the one of the `agentq up` that runs in its home."""
+    up = None if settings.redis_url else UpFile(Path(settings.home)).read()
+    if up is None:
+        return settings
+    return replace(settings, redis_url=up.redis_url, broker_url=settings.broker_url or up.broker_url)
 
 
 class AgentQ:
@@ -54,10 +65,9 @@ class AgentQ:
         self, name: str = "agentq", *, pricing: Mapping[str, ModelPricing] | None = None, **settings: Any
     ) -> None:
         self.name = check_name("app", name)
-        self.settings = load_settings(settings, namespace=name)
+        self.settings = _beside_up(load_settings(settings, namespace=name))
         self.pricing = dict(pricing or {})
         self.agents: dict[str, Agent] = {}
-        self._ready = False
 
     # ── agents ───────────────────────────────────────────────────────────────────────────────────
 
@@ -70,7 +80,7 @@ class AgentQ:
         tools: Sequence[Any] = (),
         budgets: Budgets | None = None,
         output: Any = None,
-        loop_detector: LoopDetector | None = LoopDetector(),  # noqa: B008 - its thresholds only; never changed
+        loop_detector: LoopDetector | None = _DETECTOR,
         max_tool_errors: int = 4,
         max_output_tokens: int = 2048,
         allowlist: Sequence[str] | None = None,

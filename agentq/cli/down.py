@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentq.cli.globals import verb
-from agentq.cli.upfile import UpFile
 from agentq.core.errors import AgentQError
+from agentq.worker.upfile import UpFile
 
 if TYPE_CHECKING:
     from agentq.cli.session import Session

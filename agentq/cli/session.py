@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentq.cli.console import Console
-from agentq.cli.upfile import UpFile, UpState
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.settings import Settings, load_settings
 from agentq.core.urls import broker_url_for
+from agentq.worker.upfile import UpFile, UpState
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ
@@ -73,7 +73,6 @@ class Session:
     def any_app(self) -> AgentQ:
         """The app, or one without agents that sees the same server and namespace."""
         if self._app is None:
-            self._point_at_up()
             self._app = self._load()
         return self._app
 
@@ -113,15 +112,6 @@ class Session:
                 hint="agentq up starts one, --redis-url names one",
             )
         broker_url_for(app.settings.redis_url)
-
-    def _point_at_up(self) -> None:
-        """Use the server of the `agentq up` that runs here, where no other was chosen."""
-        up = self.up
-        if up is None or self.settings.redis_url is not None:
-            return
-        os.environ["AGENTQ_REDIS_URL"] = up.redis_url
-        if up.broker_url:
-            os.environ.setdefault("AGENTQ_BROKER_URL", up.broker_url)
 
     def _refuse_other_server(self, app: AgentQ) -> None:
         if self._redis_url and app.settings.redis_url != self._redis_url:

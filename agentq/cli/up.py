@@ -15,8 +15,8 @@ import click
 from agentq.cli.childlog import child_log, worker_env
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
-from agentq.cli.upfile import UpFile, UpState
 from agentq.core.errors import UsageError
+from agentq.worker.upfile import UpFile, UpState
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ

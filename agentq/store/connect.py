@@ -10,16 +10,20 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
-from agentq.core.errors import UnavailableError
+from agentq.core.errors import UnavailableError, UsageError
+from agentq.core.urls import broker_url_for
 from agentq.store.batches import Batches
 from agentq.store.keys import Keys
 from agentq.store.ledger import Ledger
 from agentq.store.runs import Runs
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Watch
+
+PING_SECONDS = 3.0
+"""How long a person waits to hear that the server does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,18 @@ class Store:
         Raises:
             UnavailableError: when it does not.
         """
+        kwargs = self.client.connection_pool.connection_kwargs | {
+            "socket_timeout": PING_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        probe = self.client.connection_pool.connection_class(**kwargs)
         with reachable(self.client):
-            self.client.ping()
+            try:
+                probe.connect()
+                probe.send_command("PING")
+                probe.read_response()
+            finally:
+                probe.disconnect()
 
     def facts(self) -> ServerFacts:
         """What matters about the server, read at once.
@@ -68,7 +82,13 @@ def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int 
 
     Every script may be called twice, so commands are replayed after a lost connection: `retries`
     times with up to 2 s between them (3 suit a person who waits, a worker holds out for longer).
+
+    Raises:
+        UsageError: when `url` is not the URL of a server.
     """
+    broker_url_for(url)  # refuses, in words, what is no URL of a server
+    if url.startswith("sentinel:"):
+        raise UsageError("the state needs the address of one Redis server; sentinel:// is for the broker only")
     over_tcp: dict[str, Any] = {"socket_keepalive": True, "socket_connect_timeout": 2}
     client = redis.Redis.from_url(
         url,
@@ -104,6 +124,13 @@ class ServerFacts:
     """The server's clock less this machine's, in milliseconds."""
 
 
+_UNREACHABLE = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.InvalidResponse,  # something answers, but it is not Redis
+)
+
+
 @contextmanager
 def reachable(client: redis.Redis) -> Iterator[None]:
     """Turn a lost connection inside the block into an error for people.
@@ -113,7 +140,7 @@ def reachable(client: redis.Redis) -> Iterator[None]:
     """
     try:
         yield
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+    except _UNREACHABLE as error:
         raise UnavailableError(
             f"Redis cannot be reached at {address(client)}: {error}",
             hint="is it running? check AGENTQ_REDIS_URL, or start everything here with `agentq up`",

@@ -21,7 +21,7 @@ def worker_argv(
     Gossip and mingle are off: workers have nothing to tell each other, and both slow the start.
     """
     return [
-        *(sys.executable, "-m", "agentq.worker", app_path, "worker"),
+        *(sys.executable, "-m", "agentq.worker", app_path, "--quiet", "worker"),
         *("--pool", pool, "--concurrency", str(concurrency or CONCURRENCY)),
         *("--hostname", f"{name}@%h", "--loglevel", loglevel, "--without-gossip", "--without-mingle"),
         *(["--task-events"] if events else []),

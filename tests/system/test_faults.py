@@ -1,0 +1,210 @@
+"""Processes die, freeze and lose their messages; the runs do not notice."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+
+import pytest
+
+from agentq.core.lifecycle import RunState
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.system
+
+pytest_plugins = ["tests.support.fleet"]
+
+
+def running(fleet, batch="b"):
+    """The runs that some worker holds now, with their fences."""
+    store = fleet.app.store
+    held = {}
+    for run_id in store.batches.live(batch):
+        state, fence = store.client.hmget(store.keys.run(run_id), ["state", "fence"])
+        if state == "running":
+            held[run_id] = fence
+    return held
+
+
+def moved_on(fleet, held):
+    """Whether each of these runs has left the hands that held it."""
+    store = fleet.app.store
+    return all(store.client.hget(store.keys.run(run_id), "fence") != fence for run_id, fence in held.items())
+
+
+@pytest.mark.timeout(400)
+def test_two_hundred_runs_survive_a_worker_killed_every_few_seconds(make_fleet):
+    """Every run finishes, each step is committed once, the books cover the bill, and no kill costs over 20 s."""
+    fleet = make_fleet()
+    workers = [fleet.start_worker(), fleet.start_worker()]
+    batch = fleet.submit(200, 10, seconds=0.15)
+    recoveries, kills = [], 0
+    while not batch.done():
+        wait_until(lambda: batch.done() or len(running(fleet)) > 8, "both workers to be busy", 60)
+        if batch.done():
+            break
+        if kills >= 6:
+            batch.wait(240)
+            break
+        victim = workers.pop(0)
+        held = running(fleet)
+        victim.signal_group(SIGKILL)
+        victim.wait()
+        kills += 1
+        killed_at = time.monotonic()
+        recoveries.append((killed_at, held))
+        workers.append(fleet.start_worker())
+        if kills % 2 == 0:
+            wait_until(
+                lambda held=held: moved_on(fleet, held), "the killed worker's steps to be taken up", 20
+            )
+    assert kills >= 3
+    assert batch.counts()["ended"] == 200
+    fleet.check("b", steps=10)
+    marks = Counter(tuple(line) for line in fleet.lines("marks"))
+    assert len(marks) == 200 * 9
+
+
+def test_a_killed_workers_step_is_taken_up_within_twenty_seconds(make_fleet):
+    """With the default lease of 15 s and a second worker at hand."""
+    fleet = make_fleet()
+    victim = fleet.start_worker(concurrency=4)
+    batch = fleet.submit(4, 3, seconds=2)
+    held = wait_until(lambda: running(fleet), "the steps to be at work")
+    bystander = fleet.start_worker(concurrency=4)
+    victim.signal_group(SIGKILL)
+    killed_at = time.monotonic()
+    wait_until(lambda: moved_on(fleet, held), "the steps to be rescued", 20)
+    wait_until(
+        lambda: len(running(fleet)) == 4,
+        "the steps to be at work again",
+        max(1, 20 - (time.monotonic() - killed_at)),
+    )
+    batch.wait(60)
+    fleet.check("b", steps=3)
+    assert bystander.returncode is None
+
+
+def test_a_worker_frozen_past_its_lease_can_change_nothing_when_it_thaws(make_fleet):
+    """Its commit is refused, its bill is booked as it was, and the run has each step once."""
+    fleet = make_fleet(lease_seconds=2)
+    frozen = fleet.start_worker(concurrency=1)
+    batch = fleet.submit(1, 4, seconds=0.4)
+    wait_until(lambda: len(fleet.lines("bill")) == 2, "the second call to be under way")
+    frozen.signal_group(SIGSTOP)
+    fleet.start_worker(concurrency=1)
+    batch.wait(60)
+    before = fleet.app.batch("b").account()
+    assert before.forfeited_nano > 0
+    frozen.signal_group(SIGCONT)
+    wait_until(
+        lambda: fleet.app.batch("b").account().forfeited_nano == 0,
+        "the thawed worker to book what its call cost",
+    )
+    fleet.check("b", steps=4)
+    assert len(fleet.lines("bill")) == 5
+    assert fleet.app.batch("b").account().spent_nano == fleet.billed_nano()
+
+
+def test_a_lost_message_costs_seconds_not_the_run(make_fleet):
+    """The broker's list is deleted by hand; the tick sends the hint again."""
+    fleet = make_fleet()
+    batch = fleet.submit(3, 3)
+    queue = fleet.app.store.keys.broker_prefix + "steps"
+    assert fleet.app.store.client.llen(queue) == 3
+    assert fleet.app.store.client.delete(queue) == 1
+    fleet.start_worker()
+    batch.wait(30)
+    fleet.check("b", steps=3)
+
+
+def test_a_message_lost_in_the_middle_of_a_run_is_sent_again(make_fleet):
+    """The worker dies between the commit and the dispatch of the next step."""
+    fleet = make_fleet()
+    first = fleet.start_worker(AGENTQ_FAILPOINTS="step.after_commit=kill")
+    batch = fleet.submit(1, 3)
+    first.wait(30)
+    assert fleet.records()[0].state is RunState.QUEUED
+    assert fleet.records()[0].step == 1
+    fleet.start_worker()
+    batch.wait(30)
+    fleet.check("b", steps=3)
+    assert len(fleet.lines("bill")) == 3
+
+
+@pytest.mark.parametrize(
+    "point", ["step.after_claim", "step.after_reserve", "step.after_model", "step.after_tools"]
+)
+def test_a_worker_that_dies_anywhere_in_a_step_leaves_a_run_that_finishes(make_fleet, point):
+    """Each step is committed once and the books cover the bill, wherever it died."""
+    fleet = make_fleet(lease_seconds=1, tick_seconds=0.2)
+    doomed = fleet.start_worker(concurrency=1, AGENTQ_FAILPOINTS=f"{point}=kill")
+    batch = fleet.submit(1, 3)
+    doomed.wait(30)
+    assert doomed.returncode == -SIGKILL
+    fleet.start_worker()
+    batch.wait(60)
+    fleet.check("b", steps=3)
+    # A reply that was committed is never bought again.
+    assert len(fleet.lines("bill")) == (4 if point == "step.after_model" else 3)
+
+
+def test_a_message_that_comes_three_times_does_each_step_once(make_fleet):
+    """Claims decide; doubles find nothing to do."""
+    fleet = make_fleet()
+    batch = fleet.submit(5, 4)
+    for record in fleet.records():
+        for _ in range(2):
+            fleet.app.dispatch(record.id, 0)
+    assert fleet.app.store.client.llen(fleet.app.store.keys.broker_prefix + "steps") == 15
+    fleet.start_worker()
+    fleet.start_worker()
+    batch.wait(60)
+    fleet.check("b", steps=4)
+    assert len(fleet.lines("bill")) == 5 * 4
+    assert fleet.app.store.ledger.account("global").spent_nano == fleet.billed_nano()
+
+
+def test_early_acknowledgement_survives_a_restarted_server_and_killed_connections(make_fleet):
+    """Nothing is ever un-acknowledged, so a blip doubles nothing and a restart takes no worker down."""
+    fleet = make_fleet(lease_seconds=3)
+    worker = fleet.start_worker(concurrency=8)
+    batch = fleet.submit(24, 4, seconds=0.5)
+    unacked = fleet.app.store.keys.broker_prefix + "unacked"
+    wait_until(lambda: len(running(fleet)) == 8, "the worker to be full")
+    assert fleet.app.store.client.hlen(unacked) <= 1
+    fleet.restart_server()
+    wait_until(lambda: running(fleet), "the worker to come back", 30)
+    assert fleet.app.store.client.hlen(unacked) <= 1
+    fleet.app.store.client.client_kill_filter(skipme=True, _type="normal")
+    batch.wait(90)
+    fleet.check("b", steps=4)
+    assert worker.returncode is None, worker.output
+
+
+def test_a_worker_asked_to_stop_finishes_its_steps_and_leaves_zero(make_fleet):
+    """SIGTERM: the step at hand is committed, the rest stays for others."""
+    fleet = make_fleet()
+    worker = fleet.start_worker(concurrency=2)
+    batch = fleet.submit(2, 3, seconds=1)
+    wait_until(lambda: len(running(fleet)) == 2, "the steps to be at work")
+    worker.signal(SIGTERM)
+    assert worker.wait(30) == 0
+    assert running(fleet) == {}
+    assert fleet.app.workers() == []
+    assert fleet.app.batch("b").account().forfeited_nano == 0
+    fleet.start_worker()
+    batch.wait(60)
+    fleet.check("b", steps=3)
+    assert len(fleet.lines("bill")) == 6
+
+
+def test_messages_carry_ids_only_and_stay_under_two_kilobytes(make_fleet):
+    """A long input is in the state, never in the broker."""
+    fleet = make_fleet()
+    fleet.app.submit("worker", "long " * 20_000, metadata={"row": 1, "steps": 1})
+    queue = fleet.app.store.keys.broker_prefix + "steps"
+    (message,) = fleet.app.store.client.lrange(queue, 0, -1)
+    assert len(message) < 2048
+    assert "long" not in message
