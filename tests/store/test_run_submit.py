@@ -21,7 +21,7 @@ from tests.support.harness import (
 )
 
 
-def arguments(run_id="r1", custom="", content="h1", batch="", usd="1000", tokens="50"):
+def arguments(run_id="r1", *, custom="", content="h1", batch="", usd="1000", tokens="50"):
     return (run_id, custom, content, batch, "acme", f"global tenant:acme run:{run_id}", usd, tokens,
             GRACE_MS, RETENTION_MS, 4, "spec", "{}", "head", "{}", 1, HELLO)  # fmt: skip
 

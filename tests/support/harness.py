@@ -30,7 +30,7 @@ from agentq.provider.types import ChatRequest, ChatResult, Usage
 from agentq.store.connect import Store
 from agentq.store.keys import PERMANENT
 from agentq.store.scripts import Scripts
-from agentq.store.watch import Rescue
+from agentq.store.watch import Due, Rescue
 from agentq.tools import ToolExecutor, ToolRegistry
 from tests.support.leaks import assert_no_leaks
 
@@ -110,6 +110,11 @@ def steady(store: Store) -> None:
     store.client.hset(
         store.keys.clock, mapping={"tick": store.watch.server_ms(), "patience": 0, "granted": 0}
     )
+
+
+def due(store: Store, *, room: int = 100, rescues: int = 100) -> Due:
+    """What a tick of a worker with so much room finds."""
+    return store.watch.due(LEASE_MS, room=room, rescues=rescues)
 
 
 def dump(store: Store, *, without: Sequence[str] = ("clock",)) -> dict[str, Any]:
@@ -413,7 +418,7 @@ class Rig:
 
     def rescue(self) -> list[Rescue]:
         """What a tick does."""
-        return rescue_due(self.store.watch, self.bench.dispatch, lease_ms=LEASE_MS)
+        return rescue_due(self.store.watch, self.bench.dispatch, lease_ms=LEASE_MS, room=100)
 
     def revive(self, run_id: str) -> list[Rescue]:
         """The worker that holds the run is dead and its lease is over: a tick takes the step back."""

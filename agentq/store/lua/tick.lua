@@ -3,7 +3,7 @@
 -- a long queue neither hides the runs of dead workers nor fills with doubles.
 --
 -- KEYS  1 routing key
--- ARGV  1 lease ms   2 the most runs to look at   3 hints to send at most: the room that this worker has
+-- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
 -- REPLY {{run, step, run, step, …}, {run, run, …}}
 -- FLAGS allow-oom
@@ -14,11 +14,12 @@ patience(now, tonumber(ARGV[1]))
 local hints, due = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT', 0, ARGV[2])) do
   local run = run_key(id)
-  local f = redis.call('HMGET', run, 'state', 'step', 'hints')
+  local f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
   if f[1] == 'queued' then
-    -- The message may be lost, or only late: send it again, ever more rarely.
+    -- The message may be lost, or only late: send it again, ever more rarely. After a delay there was
+    -- no message yet: the first is due whatever the room, or it would wait until no worker is full.
     local sent = tonumber(f[3]) or 0
-    if #hints < 2 * room then
+    if #hints < 2 * room or (f[4] and sent == 0) then
       hints[#hints + 1] = id
       hints[#hints + 1] = f[2]
       sent = sent + 1

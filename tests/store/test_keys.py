@@ -1,0 +1,162 @@
+"""Every key is in the table of `keys.py`, with its type and its fields, and has an end or is permanent."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from agentq.core.lifecycle import StopReason
+from agentq.core.records import Delta, Settlement
+from agentq.store import Store, keys
+from agentq.store.keys import PERMANENT
+from agentq.store.watch import DEATHS_MAX
+from tests.support.harness import (
+    LEASE_MS,
+    age,
+    check_invariants,
+    claim_run,
+    due,
+    dump,
+    open_batch,
+    steady,
+    submit_run,
+)
+from tests.support.leaks import assert_no_leaks
+
+ENDINGS = ("finished", "cancelled", "thawed", "exhausted", "expired", "cancelled in a call")
+FIXED_FIELDS = {"run:<r>", "scope:run:<r>", "scope:batch:<b>", "scope:<s>", "clock", "batch:<b>"}
+DELTA = Delta('{"step":1}', ('{"role":"assistant"}',), ('["step"]',), {"pay:1": "done"})
+
+
+def end(store: Store, run_id: str, ending: str) -> None:
+    """Bring a run to this end, with money in its books."""
+    lease = claim_run(store, run_id).lease
+    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    settle = Settlement(f"{lease.fence}:1", "settle", 5, 5)
+    match ending:
+        case "finished":
+            store.runs.commit_tools(lease, DELTA, settle)
+            store.runs.commit_end(lease, DELTA, None, StopReason.FINISHED, answer="x", scope="s", detail="d")
+        case "cancelled":
+            store.runs.release(lease, delay_ms=9_000, settlement=settle, failed=True)
+            store.runs.cancel(run_id, "test")
+        case "cancelled in a call":
+            store.runs.cancel(run_id, "test")
+            store.runs.commit_continue(lease, DELTA, settle)
+        case "expired":
+            store.runs.commit_wait(lease, DELTA, settle, [{"id": "c"}], 60_000)
+            age(store, run_id)
+            store.watch.rescue(run_id, LEASE_MS)
+        case "exhausted" | "thawed":
+            for _ in range(DEATHS_MAX):
+                steady(store)
+                age(store, run_id)
+                store.watch.rescue(run_id, LEASE_MS)
+                store.runs.claim(run_id, None, LEASE_MS)
+            if ending == "thawed":
+                store.runs.commit_continue(lease, DELTA, settle)
+
+
+def everything(store: Store) -> list[str]:
+    """A namespace in which everything has happened and ended; answers its runs."""
+    store.ledger.set_limit("global", usd=10**9, tokens=10**9)
+    store.ledger.set_limit("tenant:acme", usd=10**9, tokens=None)
+    open_batch(store, usd=10**6, tokens=10**6)
+    runs = []
+    for number, ending in enumerate(ENDINGS):
+        for batch in ("b1", None):
+            run_id = f"{'b' if batch else 's'}{number}"
+            submit_run(store, run_id, batch=batch, custom_id=f"c{run_id}", usd=1000, tokens=1000)
+            runs.append(run_id)
+            end(store, run_id, ending)
+    store.batches.seal("b1")
+    store.watch.sign_on("w1", 60)
+    due(store)
+    return runs
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("batch", ["b1", None])
+def test_an_ended_run_leaves_no_key_without_an_end(store: Store, ending: str, batch: str | None):
+    if batch:
+        open_batch(store, usd=1000)
+    submit_run(store, "r1", batch=batch, custom_id="x", usd=1000, tokens=1000)
+    end(store, "r1", ending)
+    if batch:
+        store.batches.seal("b1")
+    assert_no_leaks(store.client, store.keys.prefix, [*PERMANENT, "scope:global", "scope:tenant:*"])
+    check_invariants(store, ["r1"])
+
+
+def test_a_namespace_in_which_all_has_ended_has_only_permanent_keys_without_an_end(store: Store):
+    runs = everything(store)
+    endless = {name for name, (_, has_end) in dump(store, without=()).items() if not has_end}
+    assert endless == {*PERMANENT, "scope:global", "scope:tenant:acme"} - {"watch"}
+    check_invariants(store, runs)
+
+
+def table() -> dict[str, tuple[str, str]]:
+    """The table in `keys.py`: key to type and to the text about its fields or members."""
+    lines = (keys.__doc__ or "").splitlines()
+    rule = next(i for i, line in enumerate(lines) if line.lstrip().startswith("──"))
+    starts = [found.start() for found in re.finditer("─+", lines[rule])]
+    rows: dict[str, tuple[str, str]] = {}
+    last = ""
+    for line in itertools.takewhile(str.strip, lines[rule + 1 :]):
+        name, kind, fields = (line[a:b].strip() for a, b in itertools.pairwise(starts))
+        last = name or last
+        rows[last] = (kind, fields) if name else (rows[last][0], f"{rows[last][1]} {fields}")
+    return rows
+
+
+def row_of(rows: dict[str, tuple[str, str]], name: str) -> str:
+    """The most special row for this key."""
+    found = [
+        row
+        for row in rows
+        if re.fullmatch(re.sub(r"<(s|custom_id)>", ".+", re.sub(r"<[rbt]>", "[^:]+", row)), name)
+    ]
+    assert found, f"keys.py's table has no row for {name}"
+    return max(found, key=len)
+
+
+def seen(store: Store) -> dict[str, tuple[str, set[str]]]:
+    """Every key with its type and, for a hash, its fields."""
+    prefix = store.keys.prefix
+    found = {}
+    for key in store.client.scan_iter(match=f"{prefix}*", count=1000):
+        kind = store.client.type(key)
+        found[key.removeprefix(prefix)] = (kind, set(store.client.hkeys(key)) if kind == "hash" else set())
+    return found
+
+
+def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
+    happened: list[dict[str, tuple[str, set[str]]]] = []
+    open_batch(store, "b9", usd=1000)
+    submit_run(store, "live", batch="b9", custom_id="x")
+    lease = claim_run(store, "live").lease
+    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    store.runs.commit_wait(lease, DELTA, None, [], 60_000)
+    happened.append(seen(store))
+    submit_run(store, "again")
+    age(store, "again")
+    assert due(store).hints == [("again", 0)]
+    happened.append(seen(store))
+    store.runs.release(claim_run(store, "again").lease, delay_ms=1000, failed=True)
+    happened.append(seen(store))
+    everything(store)
+    happened.append(seen(store))
+    rows = table()
+    used: set[str] = set()
+    for keys_then in happened:
+        for name, (kind, fields) in keys_then.items():
+            row = row_of(rows, name)
+            used.add(row)
+            assert kind == rows[row][0], name
+            if row in FIXED_FIELDS:
+                text = rows["scope:<s>" if rows[row][1] == "as every scope" else row][1]
+                unknown = fields - set(text.replace(",", "").split())
+                assert not {field for field in unknown if not field.startswith("stop:")}, row
+    assert used == set(rows)

@@ -1,0 +1,151 @@
+"""Every state of a run against every script that may change it, held against the table of moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from agentq.core.lifecycle import TRANSITIONS, RunState, StopReason
+from agentq.core.records import Delta, Lease, Settlement
+from agentq.store import Store
+from tests.support.harness import (
+    LEASE_MS,
+    age,
+    check_invariants,
+    claim_run,
+    due,
+    fence_of,
+    open_batch,
+    state_of,
+    steady,
+    submit_run,
+)
+
+EMPTY = Delta("{}")
+
+
+def bring(store: Store, state: RunState) -> Lease:
+    """A run of a batch in this state, with an escrow where it may have one; answers its last lease."""
+    open_batch(store)
+    submit_run(store, batch="b1", custom_id="x")
+    lease = claim_run(store).lease
+    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    match state:
+        case RunState.QUEUED:
+            store.runs.release(lease, delay_ms=0)
+        case RunState.CANCELLING:
+            store.runs.cancel("r1", "test")
+        case RunState.WAITING:
+            store.runs.commit_wait(lease, EMPTY, None, [], 60_000)
+        case RunState.ENDED:
+            store.runs.commit_end(lease, EMPTY, None, StopReason.FINISHED)
+    assert state_of(store) == state.value
+    return lease
+
+
+def settlement(lease: Lease) -> Settlement:
+    return Settlement(f"{lease.fence}:1", "settle", 5, 5)
+
+
+def rescue(store: Store, lease: Lease) -> None:
+    steady(store)
+    age(store, "r1")
+    due(store)
+    store.watch.rescue("r1", LEASE_MS)
+
+
+def submit_again(store: Store, lease: Lease) -> None:
+    submit_run(store, batch="b1", custom_id="x")
+    submit_run(store, "r2", batch="b1", custom_id="x")
+
+
+SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
+    "run_submit": submit_again,
+    "batch_open": lambda store, lease: open_batch(store),
+    "batch_seal": lambda store, lease: store.batches.seal("b1"),
+    "scope_limit": lambda store, lease: store.ledger.set_limit("run:r1", usd=1, tokens=1),
+    "step_claim": lambda store, lease: store.runs.claim("r1", None, LEASE_MS),
+    "lease_renew": lambda store, lease: store.watch.renew([lease], LEASE_MS),
+    "budget_reserve": lambda store, lease: store.ledger.reserve(
+        lease, 2, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1
+    ),
+    "budget_convert": lambda store, lease: store.ledger.convert(lease, 2),
+    "step_commit tools": lambda store, lease: store.runs.commit_tools(lease, EMPTY, settlement(lease)),
+    "step_commit continue": lambda store, lease: store.runs.commit_continue(lease, EMPTY, settlement(lease)),
+    "step_commit wait": lambda store, lease: store.runs.commit_wait(
+        lease, EMPTY, settlement(lease), [], 60_000
+    ),
+    "step_commit end": lambda store, lease: store.runs.commit_end(
+        lease, EMPTY, settlement(lease), StopReason.FINISHED
+    ),
+    "step_release": lambda store, lease: store.runs.release(lease, delay_ms=0),
+    "step_release delayed": lambda store, lease: store.runs.release(lease, delay_ms=60_000),
+    "run_cancel": lambda store, lease: store.runs.cancel("r1", "test"),
+    "run_rescue": rescue,
+    "tick": lambda store, lease: due(store),
+}
+
+MOVES = {
+    (RunState.QUEUED, "step_claim"): RunState.RUNNING,
+    (RunState.QUEUED, "run_cancel"): RunState.ENDED,
+    (RunState.RUNNING, "step_commit continue"): RunState.QUEUED,
+    (RunState.RUNNING, "step_commit wait"): RunState.WAITING,
+    (RunState.RUNNING, "step_commit end"): RunState.ENDED,
+    (RunState.RUNNING, "step_release"): RunState.QUEUED,
+    (RunState.RUNNING, "step_release delayed"): RunState.QUEUED,
+    (RunState.RUNNING, "run_cancel"): RunState.CANCELLING,
+    (RunState.RUNNING, "run_rescue"): RunState.QUEUED,
+    (RunState.CANCELLING, "step_commit tools"): RunState.ENDED,
+    (RunState.CANCELLING, "step_commit continue"): RunState.ENDED,
+    (RunState.CANCELLING, "step_commit wait"): RunState.ENDED,
+    (RunState.CANCELLING, "step_commit end"): RunState.ENDED,
+    (RunState.CANCELLING, "step_release"): RunState.ENDED,
+    (RunState.CANCELLING, "step_release delayed"): RunState.ENDED,
+    (RunState.CANCELLING, "run_rescue"): RunState.ENDED,
+    (RunState.WAITING, "run_cancel"): RunState.ENDED,
+    (RunState.WAITING, "run_rescue"): RunState.ENDED,
+}
+"""What each script does to a run in each state; whatever is not here leaves it where it is."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("state", list(RunState), ids=lambda state: state.value)
+def test_a_script_makes_the_move_that_is_its_own_or_none(store: Store, state: RunState, script: str):
+    lease = bring(store, state)
+    fence = fence_of(store)
+    SCRIPTS[script](store, lease)
+    after = RunState(state_of(store))
+    assert after is MOVES.get((state, script), state)
+    assert after is state or after in TRANSITIONS[state]
+    if after is not state:
+        assert fence_of(store) > fence
+    check_invariants(store, ["r1"], capped=script != "scope_limit")
+
+
+def test_every_move_of_the_table_is_made_by_some_script():
+    made = {(state, after) for (state, _), after in MOVES.items()}
+    # A run on its last life: see test_run_rescue.py.
+    made.add((RunState.RUNNING, RunState.ENDED))
+    assert made == {(state, after) for state, afters in TRANSITIONS.items() for after in afters}
+
+
+LEAVING = [
+    script
+    for (state, script), after in MOVES.items()
+    if state is RunState.RUNNING and after is not RunState.CANCELLING
+]
+
+
+@pytest.mark.parametrize("script", LEAVING)
+def test_who_held_a_run_that_left_running_can_do_nothing_more_to_it(store: Store, script: str):
+    lease = bring(store, RunState.RUNNING)
+    SCRIPTS[script](store, lease)
+    state, fence = state_of(store), fence_of(store)
+    assert store.ledger.reserve(lease, 3, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1) == "STALE"
+    assert store.ledger.convert(lease, 3) == "STALE"
+    assert store.watch.renew([lease], LEASE_MS) == ["LOST"]
+    other = Settlement(f"{lease.fence}:9", "settle", 5, 5)
+    assert store.runs.commit_tools(lease, EMPTY, other) == "STALE"
+    assert (state_of(store), fence_of(store)) == (state, fence)
+    check_invariants(store, ["r1"])

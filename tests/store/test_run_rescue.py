@@ -1,0 +1,146 @@
+"""run_rescue.lua: whatever is due is put right, and its due time moves forward."""
+
+from __future__ import annotations
+
+from agentq.core.records import Delta, Settlement
+from agentq.store import Store
+from agentq.store.watch import DEATHS_MAX
+from tests.support.harness import (
+    GRACE_MS,
+    LEASE_MS,
+    age,
+    call,
+    check_invariants,
+    claim_run,
+    dump,
+    fence_of,
+    money,
+    open_batch,
+    state_of,
+    steady,
+    submit_run,
+    untouched,
+)
+
+NOTHING_TO_SETTLE = Settlement("", "release")
+
+
+def rescue(store: Store, run_id: str = "r1") -> list[str]:
+    return call(store, "run_rescue", run_id, LEASE_MS, GRACE_MS, DEATHS_MAX)
+
+
+def again_changes_nothing(store: Store, run_id: str = "r1") -> None:
+    """A rescue whose reply was lost is repeated: the run is not due any more, or gone."""
+    with untouched(store):
+        assert rescue(store, run_id) in (["NOT_DUE"], ["GONE"])
+
+
+def test_a_run_that_is_not_due_is_left_alone(store: Store):
+    submit_run(store)
+    with untouched(store):
+        assert rescue(store) == ["NOT_DUE"]
+
+
+def test_a_run_that_is_not_watched_is_gone(store: Store):
+    with untouched(store):
+        assert rescue(store) == ["GONE"]
+
+
+def test_an_entry_without_a_live_run_is_taken_away(store: Store):
+    submit_run(store)
+    store.runs.cancel("r1", "test")
+    store.client.zadd(store.keys.watch, {"r1": 1, "r9": 1})
+    for run_id in ("r1", "r9"):
+        assert rescue(store, run_id) == ["GONE"]
+    assert store.watch.live() == {}
+
+
+def test_a_queued_run_is_the_tick_s_business(store: Store):
+    submit_run(store)
+    age(store, "r1")
+    with untouched(store):
+        assert rescue(store) == ["NOT_DUE"]
+
+
+def test_a_dead_attempt_is_charged_in_full_and_the_step_is_queued_again(store: Store):
+    submit_run(store, usd=100, tokens=10)
+    lease = claim_run(store).lease
+    store.ledger.reserve(lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
+    steady(store)
+    age(store, "r1")
+    before = store.watch.server_ms()
+    assert rescue(store) == ["RESCUED", "0"]
+    run = dump(store)["run:r1"][0]
+    assert (run["state"], run["fence"], run["deaths"], run["rescues"]) == ("queued", "2-", "1", "1")
+    assert before + GRACE_MS <= store.watch.live()["r1"] <= store.watch.server_ms() + GRACE_MS
+    assert money(store, "run:r1") == {"us": 70, "ts": 7, "uf": 70, "ue": 30, "te": 3}
+    again_changes_nothing(store)
+    check_invariants(store, ["r1"])
+    record = store.runs.read("r1")
+    assert record is not None
+    assert record.attempts == 2
+
+
+def test_a_rescued_run_resumes_at_the_phase_it_had_reached(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    store.runs.commit_tools(lease, Delta("{}", ('{"role":"assistant"}',)), NOTHING_TO_SETTLE)
+    steady(store)
+    age(store, "r1")
+    assert rescue(store) == ["RESCUED", "0"]
+    assert claim_run(store).phase == "tools"
+
+
+def test_the_last_death_on_one_step_ends_the_run_and_closes_its_money(store: Store):
+    open_batch(store)
+    submit_run(store, batch="b1", custom_id="x")
+    store.batches.seal("b1")
+    for death in range(1, DEATHS_MAX + 1):
+        lease = claim_run(store).lease
+        store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+        steady(store)
+        age(store, "r1")
+        last = death == DEATHS_MAX
+        assert rescue(store) == (["ENDED", "attempts_exhausted"] if last else ["RESCUED", "0"])
+    again_changes_nothing(store)
+    assert money(store, "global") == {"us": 7 * DEATHS_MAX, "ts": 7 * DEATHS_MAX, "uf": 7 * DEATHS_MAX}
+    record = store.runs.read("r1")
+    assert record is not None
+    assert (record.stop_reason, record.attempts) == ("attempts_exhausted", DEATHS_MAX + 1)
+    check_invariants(store, ["r1"])
+
+
+def test_a_commit_between_deaths_begins_their_count_again(store: Store):
+    submit_run(store)
+    for _ in range(DEATHS_MAX + 2):
+        lease = claim_run(store).lease
+        store.runs.commit_tools(lease, Delta("{}"), NOTHING_TO_SETTLE)
+        steady(store)
+        age(store, "r1")
+        assert rescue(store) == ["RESCUED", "0"]
+    assert dump(store)["run:r1"][0]["deaths"] == "1"
+
+
+def test_waiting_past_the_deadline_ends_the_run_without_its_escrow(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    store.runs.commit_wait(lease, Delta("{}"), None, [], 60_000)
+    with untouched(store):
+        assert rescue(store) == ["NOT_DUE"]
+    age(store, "r1")
+    assert rescue(store) == ["ENDED", "approval_expired"]
+    again_changes_nothing(store)
+    assert (state_of(store), fence_of(store)) == ("ended", 3)
+    check_invariants(store, ["r1"])
+
+
+def test_a_cancelled_run_whose_worker_is_dead_ends_as_cancelled(store: Store):
+    submit_run(store)
+    claim_run(store)
+    store.runs.cancel("r1", "test")
+    steady(store)
+    age(store, "r1")
+    assert rescue(store) == ["ENDED", "cancelled"]
+    again_changes_nothing(store)
+    check_invariants(store, ["r1"])

@@ -1,0 +1,91 @@
+"""tick.lua: what is due is found, the longest due first, and no more than this worker has room for."""
+
+from __future__ import annotations
+
+from agentq.core.records import Delta
+from agentq.store import Store
+from agentq.store.watch import Due
+from tests.support.harness import (
+    LEASE_MS,
+    age,
+    call,
+    check_invariants,
+    claim_run,
+    due,
+    dump,
+    submit_run,
+    twice,
+    untouched,
+)
+
+
+def entries(store: Store, **scores: int) -> None:
+    store.client.zadd(store.keys.watch, dict(scores))
+
+
+def test_nothing_is_due_in_an_empty_namespace(store: Store):
+    assert twice(store, "tick", LEASE_MS, 10, 10, 10, 5000, 300_000) == [[], []]
+
+
+def test_queued_runs_are_hints_and_all_others_are_to_be_put_right(store: Store):
+    for run_id in ("r1", "r2", "r3", "r4", "r5"):
+        submit_run(store, run_id)
+    claim_run(store, "r2")
+    store.runs.commit_wait(claim_run(store, "r3").lease, Delta("{}"), None, [], 1000)
+    claim_run(store, "r4")
+    store.runs.cancel("r4", "test")
+    entries(store, r1=50, r2=40, r3=30, r4=20, gone=10)
+    assert due(store) == Due([("r1", 0)], ["gone", "r4", "r3", "r2"])
+
+
+def test_the_longest_due_come_first_and_what_is_not_due_does_not_come(store: Store):
+    for run_id in ("r1", "r2", "r3", "r4"):
+        submit_run(store, run_id)
+    entries(store, r1=30, r2=10, r3=20)
+    assert due(store).hints == [("r2", 0), ("r3", 0), ("r1", 0)]
+
+
+def test_there_are_no_more_hints_than_room_and_the_rest_is_looked_at_later(store: Store):
+    for run_id in ("r1", "r2", "r3"):
+        submit_run(store, run_id)
+    entries(store, r1=10, r2=20, r3=30)
+    assert due(store, room=1).hints == [("r1", 0)]
+    assert due(store) == Due([], [])
+    assert [dump(store)[f"run:{run}"][0].get("hints") for run in ("r1", "r2", "r3")] == ["1", None, None]
+    check_invariants(store, ["r1", "r2", "r3"])
+
+
+def test_there_are_no_more_rescues_than_asked_for_and_the_rest_stays_due(store: Store):
+    for run_id in ("r1", "r2", "r3"):
+        submit_run(store, run_id)
+        claim_run(store, run_id)
+    entries(store, r1=10, r2=20, r3=30)
+    assert due(store, rescues=2).runs == ["r1", "r2"]
+    assert due(store).runs == ["r1", "r2", "r3"]
+
+
+def test_a_long_queue_does_not_hide_a_dead_worker(store: Store):
+    for run_id in ("r1", "r2"):
+        submit_run(store, run_id)
+    claim_run(store, "r2")
+    entries(store, r1=10, r2=20)
+    looks = (LEASE_MS, 1, 0, 10, 5000, 300_000)
+    assert call(store, "tick", *looks) == [[], []]
+    assert call(store, "tick", *looks) == [[], ["r2"]]
+
+
+def test_a_tick_that_sends_nothing_changes_nothing_but_the_clock(store: Store):
+    submit_run(store)
+    before = dump(store)
+    now = store.watch.server_ms()
+    assert due(store) == Due([], [])
+    assert dump(store) == before
+    assert now <= int(store.client.hget(store.keys.clock, "tick") or 0) <= store.watch.server_ms()
+
+
+def test_a_tick_whose_reply_was_lost_does_not_send_the_same_hints_at_once_again(store: Store):
+    submit_run(store)
+    age(store, "r1")
+    assert due(store).hints == [("r1", 0)]
+    with untouched(store):
+        assert due(store).hints == []
