@@ -88,7 +88,7 @@ def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int 
     """
     broker_url_for(url)  # refuses, in words, what is no URL of a server
     if url.startswith("sentinel:"):
-        raise UsageError("the state needs the address of one Redis server; sentinel:// is for the broker only")
+        raise UsageError("the state needs one Redis server; sentinel:// is for the broker only")
     over_tcp: dict[str, Any] = {"socket_keepalive": True, "socket_connect_timeout": 2}
     client = redis.Redis.from_url(
         url,

@@ -11,7 +11,7 @@ from celery import Celery
 from agentq.core.settings import Settings
 from agentq.core.urls import broker_url_for
 from agentq.store.keys import Keys
-from agentq.worker.transport import REDIS_SCHEMES, HintAMQP, Transport
+from agentq.worker.transport import REDIS_SCHEMES, HintAMQP
 
 TASK = "agentq.step"
 """One stable name: a worker drops a message whose task it does not know."""
@@ -26,7 +26,6 @@ def make_celery(name: str, settings: Settings) -> Celery:
     app = Celery(name, amqp=HintAMQP if on_redis else None)
     app.conf.update(
         broker_url=url,
-        broker_transport=f"{Transport.__module__}:{Transport.__name__}" if on_redis else None,
         broker_transport_options={
             "global_keyprefix": Keys(settings.namespace).broker_prefix,  # beside the state, never among it
             "priority_steps": [0],  # one list for the queue: fewer keys to watch

@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 from celery.app.amqp import AMQP
+from kombu import Connection
 from kombu.transport import redis as kombu_redis
 
 REDIS_SCHEMES = ("redis:", "rediss:", "redis+socket:")
@@ -47,8 +48,18 @@ class Transport(kombu_redis.Transport):
     Channel = Channel
 
 
+class HintConnection(Connection):
+    """A connection on the transport above; for `redis+socket://` no setting of kombu would choose it."""
+
+    def get_transport_cls(self) -> type[Transport]:
+        """The lean transport."""
+        return Transport
+
+
 class HintAMQP(AMQP):
     """Takes messages without acknowledging them: one that is lost is sent again by the tick."""
+
+    Connection = HintConnection
 
     def TaskConsumer(self, channel: Any, *args: Any, **options: Any) -> Any:  # noqa: N802 - Celery's name
         """Celery's consumer of tasks, with nothing to acknowledge."""

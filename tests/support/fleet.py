@@ -13,10 +13,12 @@ from pathlib import Path
 from signal import SIGKILL
 from textwrap import dedent
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from agentq import AgentQ
+from agentq import AgentQ, Batch
+from agentq.core.lifecycle import StopReason
 from agentq.core.money import NANO
 from agentq.core.records import RunRecord
 from agentq.worker.command import worker_argv
@@ -87,7 +89,8 @@ class Fleet:
         spec = importlib.util.spec_from_file_location(
             f"fleet_app_{self.home.name}", self.home / "fleet_app.py"
         )
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.env.items():
@@ -105,7 +108,9 @@ class Fleet:
         wait_until(lambda: set(self.app.workers()) - before, f"worker {name} to sign on", 30)
         return process
 
-    def submit(self, rows: int, steps: int, *, batch: str = "b", seconds: float = 0.02, **options: object):
+    def submit(
+        self, rows: int, steps: int, *, batch: str = "b", seconds: float = 0.02, **options: Any
+    ) -> Batch:
         """Runs that take so many steps each, each call so long."""
         return self.app.submit_many(
             "worker",
@@ -145,7 +150,7 @@ class Fleet:
         store = self.app.store
         for run in self.app.batch(batch).runs():
             record, thread = run.record(), run.thread()
-            assert record.stop_reason is not None and record.stop_reason.is_success, record
+            assert record.stop_reason is StopReason.FINISHED, record
             assert record.steps == steps, record
             assert [e.detail for e in thread.trace if e.kind == "step"] == [
                 f"step {n + 1}" for n in range(steps)

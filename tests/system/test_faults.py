@@ -35,35 +35,28 @@ def moved_on(fleet, held):
 
 @pytest.mark.timeout(400)
 def test_two_hundred_runs_survive_a_worker_killed_every_few_seconds(make_fleet):
-    """Every run finishes, each step is committed once, the books cover the bill, and no kill costs over 20 s."""
+    """Every run finishes, each step is committed once, the books cover the bill."""
     fleet = make_fleet()
     workers = [fleet.start_worker(), fleet.start_worker()]
     batch = fleet.submit(200, 10, seconds=0.15)
-    recoveries, kills = [], 0
-    while not batch.done():
+    for kill in range(6):
         wait_until(lambda: batch.done() or len(running(fleet)) > 8, "both workers to be busy", 60)
         if batch.done():
             break
-        if kills >= 6:
-            batch.wait(240)
-            break
-        victim = workers.pop(0)
-        held = running(fleet)
+        victim, held = workers.pop(0), running(fleet)
         victim.signal_group(SIGKILL)
         victim.wait()
-        kills += 1
-        killed_at = time.monotonic()
-        recoveries.append((killed_at, held))
         workers.append(fleet.start_worker())
-        if kills % 2 == 0:
+        if kill % 2:
             wait_until(
                 lambda held=held: moved_on(fleet, held), "the killed worker's steps to be taken up", 20
             )
-    assert kills >= 3
+    assert kill >= 3
+    batch.wait(240)
     assert batch.counts()["ended"] == 200
+    assert batch.account().forfeited_nano > 0
     fleet.check("b", steps=10)
-    marks = Counter(tuple(line) for line in fleet.lines("marks"))
-    assert len(marks) == 200 * 9
+    assert len(Counter(tuple(line) for line in fleet.lines("marks"))) == 200 * 9
 
 
 def test_a_killed_workers_step_is_taken_up_within_twenty_seconds(make_fleet):
