@@ -25,6 +25,7 @@ from agentq.agent.loop import (
     next_action,
 )
 from agentq.agent.request import call_need, closing_need, closing_request, model_request
+from agentq.agent.thread import pending_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
@@ -66,11 +67,12 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
         bench.store.runs.release(claim.lease, delay_ms=UNKNOWN_AGENT_DELAY_MS)
         return
     with bench.leases.keep(claim.lease, sent_at=sent_at) as hold:
+        at_work = _Step(bench, agent, claim, hold)
         try:
-            _Step(bench, agent, claim, hold).advance()
+            at_work.advance()
         except LeaseLostError as lost:
             log.warning("lease_lost run=%s step=%d why=%s", run_id, claim.lease.step, lost)
-            bench.store.runs.release(claim.lease, delay_ms=0)
+            bench.store.runs.release(claim.lease, delay_ms=0, settlement=at_work.unsent)
 
 
 class _Step:
@@ -89,6 +91,7 @@ class _Step:
         self.budgets = Budgets.from_dict(claim.spec.budgets)
         self.approved: frozenset[str] = frozenset()
         self.requests = 0
+        self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.stop_scope = ""
 
     def advance(self) -> None:
@@ -146,6 +149,7 @@ class _Step:
         match answer:
             case Granted():
                 self.requests += 1
+                self.unsent = Settlement(answer.reservation, "release")
                 failpoint("step.after_reserve")
                 return answer
             case Denied(kind="wait"):
@@ -165,6 +169,7 @@ class _Step:
     def complete(self, request: ChatRequest, granted: Granted) -> ChatResult | Exception:
         """The one request that this reservation stands for."""
         self.hold.check()
+        self.unsent = None
         try:
             return self.agent.client.complete(request)
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome of the call
@@ -192,7 +197,12 @@ class _Step:
         jitter_ms = random.randrange(250)  # noqa: S311 - spreads a herd
         head = self.delta().head if self.thread.closing else None
         self.runs.release(
-            self.lease, delay_ms=delay_ms + jitter_ms, settlement=settlement, failed=True, head=head
+            self.lease,
+            delay_ms=delay_ms + jitter_ms,
+            settlement=settlement,
+            failed=True,
+            head=head,
+            scope=self.stop_scope,
         )
 
     # ── the tools ────────────────────────────────────────────────────────────────────────────────
@@ -228,7 +238,7 @@ class _Step:
                 "signature": call_signature(call.name, call.arguments),
                 "asked_at_ms": now_ms,
             }
-            for call in self.thread.messages[-1].tool_calls
+            for call in pending_calls(self.thread)
         ]
         gated = [call for call in pending if call["signature"] in wait.signatures]
         self.runs.commit_wait(self.lease, self.delta(), settlement, gated, self.bench.approval_ms)
@@ -268,6 +278,7 @@ class _Step:
         if not isinstance(answer, Granted):
             raise LeaseLostError(f"the ledger answered {answer}")
         self.requests += 1
+        self.unsent = Settlement(answer.reservation, "restore" if converted else "release")
         failpoint("step.after_convert")
         return answer, converted
 

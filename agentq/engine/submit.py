@@ -24,6 +24,8 @@ from agentq.provider.types import Role, Usage
 from agentq.store.connect import Store
 
 CHUNK = 500
+# An admitted run has room for its closing turn whichever reason it will name to the model.
+_LONGEST_REASON = max(StopReason, key=lambda reason: len(reason.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
 
 
 def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets) -> None:
-    need = closing_need(agent, thread, closing_request(agent, thread, StopReason.COST_BUDGET, {}))
+    need = closing_need(agent, thread, closing_request(agent, thread, _LONGEST_REASON, {}))
     if limits.max_tokens is not None and need.tokens > limits.max_tokens:
         raise UsageError(
             f"agent {name!r}: a run could not even answer once within {limits.max_tokens} tokens",

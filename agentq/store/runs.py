@@ -211,15 +211,19 @@ class Runs:
         settlement: Settlement | None = None,
         failed: bool = False,
         head: str | None = None,
+        scope: str = "",
     ) -> Answer:
         """Give the step back without progress: claimable at once, or after `delay_ms`.
 
         Args:
             failed: a model call failed; the run counts how many did in a row.
             head: a new head of the thread, when something was decided nevertheless.
+            scope: the scope that stopped the run, when its closing turn is still to come.
         """
         closing = settlement or _NOTHING_TO_CLOSE
         fields: list[Arg] = [] if head is None else ["head", head]
+        if scope:
+            fields += ["stop_scope", scope]
         reply = self._scripts.call(
             "step_release",
             lease.run_id,

@@ -309,8 +309,11 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = 1000.0
+        self.jump = 0.0
+        """How far it jumps each time that somebody looks."""
 
     def __call__(self) -> float:
+        self.seconds += self.jump
         return self.seconds
 
 
@@ -335,7 +338,7 @@ class Moody(ScriptedClient):
                 self.billed.append(self.usage)
             raise mood
         result = mood if isinstance(mood, ChatResult) else self._play(req)
-        self.billed.append(result.usage)
+        self.billed.append(result.usage or self.usage)
         return result
 
     @property
