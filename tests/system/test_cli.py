@@ -159,7 +159,7 @@ def test_exit_codes_of_a_batch(desk: Desk) -> None:
     waiting = desk.rows("waiting", [[["refund", '{"order_id": 7}']], "done"])
     desk.type("submit", waiting, "--agent", "helper", "--wait", code=5)
     assert 'refund({"order_id": 7})' in desk.type("status", "waiting").stdout
-    late = desk.rows("late", [nap(5), "done"])
+    late = desk.rows("late", [nap(20), "done"])
     desk.type("submit", late, "--agent", "helper")
     desk.type("wait", "late", "--timeout", "0.3", code=6)
     assert "nobody to ask" in desk.type("cancel", "late", code=2).stderr

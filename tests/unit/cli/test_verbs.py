@@ -13,10 +13,10 @@ from agentq.cli.doctor import judge
 from agentq.cli.outfile import ids_present
 from agentq.cli.resultline import result_line
 from agentq.cli.tally import Tally
-from agentq.cli.upfile import UpFile, UpState
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import PendingCall
+from agentq.worker.upfile import UpFile, UpState
 from tests.unit.cli.fakes import FakeApp, FakeBatch, invoke, result, run_record
 
 
