@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,14 @@ from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
 from agentq.app.batch import Batch
 from agentq.app.run import Run
-from agentq.core.errors import ConflictError, InputError, UnavailableError, UsageError
+from agentq.app.submission import Submission, checked_row, run_of
+from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import to_nano
 from agentq.core.settings import Settings, load_settings
 from agentq.engine.bench import Bench, Dispatch
 from agentq.engine.leases import Leases
-from agentq.engine.rows import Row, parse_row
-from agentq.engine.submit import Draft, conflicts, draft_run, submit_drafts
+from agentq.engine.rows import Row
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.resolve import resolve_model
@@ -116,17 +115,6 @@ class AgentQ:
             loop_detector=loop_detector,
         )
         return self.agents[name]
-
-    def _known_agent(self, name: str) -> Agent:
-        if name in self.agents:
-            return self.agents[name]
-        near = get_close_matches(name, self.agents, n=1)
-        hint = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"this app has: {', '.join(sorted(self.agents)) or 'none'}"
-        )
-        raise UsageError(f"there is no agent {name!r}", hint=hint)
 
     # ── what it stands on ────────────────────────────────────────────────────────────────────────
 
@@ -223,17 +211,12 @@ class AgentQ:
             UnavailableError: when Redis cannot be reached.
         """
         fields = {"input": input, "custom_id": custom_id, "metadata": metadata, "context": context}
-        row = self._row({k: v for k, v in fields.items() if v is not None}, "submit")
+        row = checked_row({name: value for name, value in fields.items() if value is not None})
         if batch is not None:
             self.submit_many(agent, [row], batch=batch, tenant=tenant, budgets=budgets)
-            return self._row_of(batch, row)
+            return Run(self.store, run_of(self.store, batch, row))
         continued = self.run(thread).thread() if isinstance(thread, str) else thread
-        draft = self._draft(agent, row, tenant=tenant, batch=None, budgets=budgets, thread=continued)
-        self.ping()
-        self._limit_scopes(draft.spec.tenant)
-        for answers in self._submit([draft]):
-            return Run(self.store, answers[0][1])
-        raise UsageError("nothing was submitted")
+        return Run(self.store, self._submission(tenant, budgets).one(agent, row, continued))
 
     def submit_many(
         self,
@@ -257,133 +240,24 @@ class AgentQ:
             ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
             UnavailableError: when Redis cannot be reached.
         """
-        check_name("batch", batch)
-        usd = None if max_usd is None else to_nano(max_usd)
-        tenant = check_name("tenant", tenant or "default")
-        drafts = self._drafts(
-            agent, rows, tenant=tenant, batch=batch, budgets=budgets, capped=usd is not None
-        )
-        self.ping()
-        self._refuse_conflicts(batch, drafts)
-        self._limit_scopes(tenant)
-        self.store.batches.open(
-            batch,
-            agent=agent or (drafts[0].spec.agent if drafts else ""),
-            tenant=tenant,
-            usd=usd,
+        self._submission(tenant, budgets).many(
+            agent,
+            rows,
+            batch=check_name("batch", batch),
+            usd=None if max_usd is None else to_nano(max_usd),
             tokens=max_tokens,
-            retention_ms=self.settings.retention_ms,
         )
-        for _ in self._submit(drafts):
-            pass
-        self.store.batches.seal(batch)
         return Batch(self.store, batch)
 
-    def _row(self, mapping: Mapping[str, Any] | Row, where: str) -> Row:
-        if isinstance(mapping, Row):
-            return mapping
-        try:
-            return parse_row(mapping)
-        except ValueError as error:
-            raise InputError([f"{where}: {error}"]) from None
-
-    def _drafts(
-        self,
-        agent: str | None,
-        rows: Iterable[Mapping[str, Any] | Row],
-        *,
-        tenant: str,
-        batch: str,
-        budgets: Budgets | None,
-        capped: bool,
-    ) -> list[Draft]:
-        drafts: list[Draft] = []
-        problems: list[str] = []
-        seen: dict[str, int] = {}
-        for number, item in enumerate(rows, start=1):
-            try:
-                row = self._named(self._row(item, f"row {number}"), seen)
-                name = row.agent or agent
-                if not name:
-                    raise UsageError("no agent is named, neither in the row nor for the batch")
-                drafts.append(
-                    self._draft(name, row, tenant=tenant, batch=batch, budgets=budgets, capped=capped)
-                )
-            except InputError as error:
-                problems += error.problems
-            except UsageError as error:
-                problems.append(f"row {number}: {error}{error.hint and ' (' + error.hint + ')'}")
-            else:
-                first = seen.setdefault(row.custom_id, number)
-                if first != number:
-                    problems.append(f"row {number}: custom_id {row.custom_id!r} is that of row {first} too")
-        if problems:
-            raise InputError(problems)
-        return drafts
-
-    def _named(self, row: Row, seen: Mapping[str, int]) -> Row:
-        """A row without a custom_id is known by its content; equal rows are counted."""
-        if row.custom_id:
-            return row
-        name, count = row.content_hash, 2
-        while name in seen:
-            name, count = f"{row.content_hash}-{count}", count + 1
-        return replace(row, custom_id=name)
-
-    def _draft(
-        self,
-        agent: str,
-        row: Row,
-        *,
-        tenant: str | None,
-        batch: str | None,
-        budgets: Budgets | None,
-        thread: Thread | None = None,
-        capped: bool = False,
-    ) -> Draft:
-        known = self._known_agent(agent)
-        settings = self.settings
-        capped = capped or settings.global_max_usd is not None or settings.tenant_max_usd is not None
-        return draft_run(
-            agent,
-            known,
-            row,
+    def _submission(self, tenant: str | None, budgets: Budgets | None) -> Submission:
+        return Submission(
+            agents=self.agents,
+            settings=self.settings,
+            store=lambda: self.store,
+            dispatch=self.dispatch,
             tenant=check_name("tenant", tenant or "default"),
-            batch=batch,
             budgets=budgets,
-            thread=thread,
-            capped=capped,
-            on_unpriced=settings.on_unpriced,
         )
-
-    def _refuse_conflicts(self, batch: str, drafts: Sequence[Draft]) -> None:
-        hashes = {draft.spec.custom_id or "": draft.spec.content_hash for draft in drafts}
-        clashing = conflicts(self.store, batch, hashes)
-        if clashing:
-            raise ConflictError(
-                f"batch {batch!r} has {clashing[0]!r} with other content"
-                + (f", and {len(clashing) - 1} more" if len(clashing) > 1 else ""),
-                hint="nothing was submitted; use another batch, or other custom_ids",
-            )
-
-    def _limit_scopes(self, tenant: str) -> None:
-        """Bring the limits of the settings into the ledger."""
-        settings, ledger = self.settings, self.store.ledger
-        for scope, usd in (
-            ("global", settings.global_max_usd),
-            (f"tenant:{tenant}", settings.tenant_max_usd),
-        ):
-            if usd is not None:
-                ledger.set_limit(scope, usd=to_nano(usd), tokens=ledger.account(scope).tokens_limit)
-
-    def _submit(self, drafts: Sequence[Draft]) -> Iterator[list[tuple[str, str]]]:
-        return submit_drafts(
-            drafts, store=self.store, dispatch=self.dispatch, retention_ms=self.settings.retention_ms
-        )
-
-    def _row_of(self, batch: str, row: Row) -> Run:
-        known = self.store.batches.known(batch, [self._named(row, {}).custom_id])
-        return Run(self.store, next(iter(known.values()))[1])
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentq.core.errors import AgentQError, UsageError
-from agentq.engine.rows import nearest
+from agentq.core.words import nearest
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ

@@ -57,7 +57,7 @@ class LazyGroup(GlobalOptions, click.Group):
         """
         word = args[0]
         if word not in VERBS and not word.startswith("-"):
-            from agentq.engine.rows import nearest
+            from agentq.core.words import nearest
 
             raise UsageError(
                 f"there is no verb {word!r}{nearest(word, VERBS)}", hint="agentq --help lists them"

@@ -54,7 +54,7 @@ def command(session: Session, agent: str, text: str | None, tenant: str | None) 
 
 def _check_agent(app: AgentQ, agent: str) -> None:
     if agent not in app.agents:
-        from agentq.engine.rows import nearest
+        from agentq.core.words import nearest
 
         known = ", ".join(sorted(app.agents)) or "none"
         raise UsageError(

@@ -97,7 +97,8 @@ def submit_file(
         ConflictError: when the batch exists with other content.
         UnavailableError: when there is no server.
     """
-    from agentq.engine.rows import load_rows, nearest
+    from agentq.core.words import nearest
+    from agentq.engine.rowfile import load_rows
 
     if agent is not None and agent not in app.agents:
         known = ", ".join(sorted(app.agents)) or "none"

@@ -11,13 +11,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import to_nano
+from agentq.core.words import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +113,10 @@ def _from_file(folder: Path) -> dict[str, Any]:
 
 def _checked(name: str, value: Any, where: str) -> Any:
     if name not in NAMES:
-        near = get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"settings are: {', '.join(NAMES)}"
-        raise UsageError(f"{where}: there is no setting {name!r}", hint=hint)
+        raise UsageError(
+            f"{where}: there is no setting {name!r}{nearest(name, NAMES)}",
+            hint=f"settings are {', '.join(NAMES)}",
+        )
     try:
         if name in _POSITIVE:
             number = float(value)

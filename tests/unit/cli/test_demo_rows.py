@@ -13,7 +13,7 @@ from agentq.agent.metrics import RunMetrics
 from agentq.demo import ROWS
 from agentq.demo.orders import DATABASE_ENV, TOOLS, build
 from agentq.demo.outcome import EXPECTED
-from agentq.engine.rows import load_rows
+from agentq.engine.rowfile import load_rows
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.scripted import ScriptedModel
 from agentq.tools import CallContext, ToolExecutor, ToolRegistry

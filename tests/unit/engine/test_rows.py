@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agentq.core.errors import InputError
-from agentq.engine.rows import Row, load_rows, parse_row, read_rows
+from agentq.engine.rowfile import load_rows, read_rows
+from agentq.engine.rows import Row, parse_row
 
 AGENTS = ("orders", "triage")
 

@@ -1,0 +1,185 @@
+"""The way in: rows are checked, all of them, before the first is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentq.agent.agent import Agent
+from agentq.agent.budgets import Budgets
+from agentq.agent.thread import Thread
+from agentq.core.errors import ConflictError, InputError, UsageError
+from agentq.core.money import to_nano
+from agentq.core.settings import Settings
+from agentq.core.words import nearest
+from agentq.engine.bench import Dispatch
+from agentq.engine.rows import Row, parse_row
+from agentq.engine.submit import Draft, conflicts, draft_run, submit_drafts
+from agentq.store.connect import Store
+
+
+def checked_row(item: Mapping[str, Any] | Row, where: str = "submit") -> Row:
+    """A row with its types.
+
+    Raises:
+        InputError: when it cannot be one.
+    """
+    if isinstance(item, Row):
+        return item
+    try:
+        return parse_row(item)
+    except ValueError as error:
+        raise InputError([f"{where}: {error}"]) from None
+
+
+def run_of(store: Store, batch: str, row: Row) -> str:
+    """The run that a row of a batch became."""
+    custom_id = row.custom_id or row.content_hash
+    return store.batches.known(batch, [custom_id])[custom_id][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One call of `submit` or `submit_many`, for one tenant. `store` is asked for once all is checked."""
+
+    agents: Mapping[str, Agent]
+    settings: Settings
+    store: Callable[[], Store]
+    dispatch: Dispatch
+    tenant: str
+    budgets: Budgets | None
+
+    def one(self, agent: str, row: Row, thread: Thread | None) -> str:
+        """Submit a single run and answer its id.
+
+        Raises:
+            UsageError: when something about it cannot be; nothing was submitted.
+            ConflictError: when its custom_id exists with other content.
+            UnavailableError: when Redis cannot be reached.
+        """
+        draft = self._draft(agent, row, batch=None, thread=thread)
+        store = self._ready()
+        ((answer,),) = self._write(store, [draft])
+        return answer[1]
+
+    def many(
+        self,
+        agent: str | None,
+        items: Iterable[Mapping[str, Any] | Row],
+        *,
+        batch: str,
+        usd: int | None,
+        tokens: int | None,
+    ) -> None:
+        """Submit rows as a batch, or those that it does not have yet.
+
+        Raises:
+            InputError: naming every row that cannot be; nothing was submitted.
+            ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
+            UnavailableError: when Redis cannot be reached.
+        """
+        rows, drafts = self._drafts(agent, items, batch=batch, capped=usd is not None)
+        store = self._ready()
+        self._refuse_conflicts(store, batch, rows)
+        store.batches.open(
+            batch,
+            agent=agent or (drafts[0].spec.agent if drafts else ""),
+            tenant=self.tenant,
+            usd=usd,
+            tokens=tokens,
+            retention_ms=self.settings.retention_ms,
+        )
+        for _ in self._write(store, drafts):
+            pass
+        store.batches.seal(batch)
+
+    # ── checking ─────────────────────────────────────────────────────────────────────────────────
+
+    def _drafts(
+        self, agent: str | None, items: Iterable[Mapping[str, Any] | Row], *, batch: str, capped: bool
+    ) -> tuple[dict[str, Row], list[Draft]]:
+        rows: dict[str, Row] = {}
+        drafts: list[Draft] = []
+        problems: list[str] = []
+        for number, item in enumerate(items, start=1):
+            where = (item.where if isinstance(item, Row) else "") or f"row {number}"
+            try:
+                row = _named(checked_row(item, where), rows)
+                if row.custom_id in rows:
+                    first = rows[row.custom_id].where
+                    raise UsageError(f"custom_id {row.custom_id!r} is that of {first} too")
+                rows[row.custom_id] = replace(row, where=where)
+                drafts.append(self._draft(row.agent or agent or "", row, batch=batch, capped=capped))
+            except InputError as error:
+                problems += error.problems
+            except UsageError as error:
+                problems.append(f"{where}: {error}" + (f" ({error.hint})" if error.hint else ""))
+        if problems:
+            raise InputError(problems)
+        return rows, drafts
+
+    def _draft(
+        self, name: str, row: Row, *, batch: str | None, thread: Thread | None = None, capped: bool = False
+    ) -> Draft:
+        if not name:
+            raise UsageError("no agent is named, neither in the row nor for the batch")
+        if name not in self.agents:
+            known = ", ".join(sorted(self.agents)) or "none"
+            raise UsageError(
+                f"there is no agent {name!r}{nearest(name, self.agents)}", hint=f"this app has {known}"
+            )
+        settings = self.settings
+        return draft_run(
+            name,
+            self.agents[name],
+            row,
+            tenant=self.tenant,
+            batch=batch,
+            budgets=self.budgets,
+            thread=thread,
+            capped=capped or settings.global_max_usd is not None or settings.tenant_max_usd is not None,
+            on_unpriced=settings.on_unpriced,
+        )
+
+    def _refuse_conflicts(self, store: Store, batch: str, rows: Mapping[str, Row]) -> None:
+        hashes = {custom_id: row.content_hash for custom_id, row in rows.items()}
+        clashing = conflicts(store, batch, hashes)
+        if clashing:
+            more = f", and {len(clashing) - 1} more" if len(clashing) > 1 else ""
+            raise ConflictError(
+                f"{rows[clashing[0]].where}: batch {batch!r} has {clashing[0]!r} with other content{more}",
+                hint="nothing was submitted; use another batch, or other custom_ids",
+            )
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def _ready(self) -> Store:
+        """The store, reachable, with the limits of the settings in its ledger."""
+        store = self.store()
+        store.ping()
+        settings = self.settings
+        for scope, usd in (
+            ("global", settings.global_max_usd),
+            (f"tenant:{self.tenant}", settings.tenant_max_usd),
+        ):
+            if usd is not None:
+                store.ledger.set_limit(
+                    scope, usd=to_nano(usd), tokens=store.ledger.account(scope).tokens_limit
+                )
+        return store
+
+    def _write(self, store: Store, drafts: Sequence[Draft]) -> Iterable[list[tuple[str, str]]]:
+        return submit_drafts(
+            drafts, store=store, dispatch=self.dispatch, retention_ms=self.settings.retention_ms
+        )
+
+
+def _named(row: Row, taken: Mapping[str, Row]) -> Row:
+    """A row without a custom_id is known by its content; equal rows are counted."""
+    if row.custom_id:
+        return row
+    name, count = row.content_hash, 2
+    while name in taken:
+        name, count = f"{row.content_hash}-{count}", count + 1
+    return replace(row, custom_id=name)
