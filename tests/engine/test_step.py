@@ -654,11 +654,11 @@ def test_the_same_script_is_the_same_run_in_one_process_and_distributed(rig: Rig
 
 
 def test_the_detector_s_counts_survive_a_reload_between_any_two_steps(rig: Rig):
-    script = [ONE, TWO, [*ONE, *TWO], "done"]
+    asked = [ONE, TWO, [*ONE, *TWO]]
     detector = LoopDetector()
-    rig.agent(Moody(script), look)
+    rig.agent(Moody([*asked, "done"]), look)
     run = rig.submit()
-    for calls in script[:-1]:
+    for calls in asked:
         rig.step()
         for name, arguments in calls:
             detector.observe(call_signature(name, arguments), look(**json.loads(arguments)))

@@ -172,7 +172,7 @@ def fence_of(store: Store, run_id: str = "r1") -> int:
 def money(store: Store, scope: str) -> dict[str, int]:
     """A scope's fields that are not zero, without the limits."""
     fields = store.client.hgetall(store.keys.scope(scope))
-    return {k: int(v) for k, v in sorted(fields.items()) if k not in {"ul", "tl"} and int(v)}
+    return {str(k): int(v) for k, v in sorted(fields.items()) if k not in {"ul", "tl"} and int(v)}
 
 
 # ── invariants ───────────────────────────────────────────────────────────────────────────────────────
@@ -235,7 +235,8 @@ class _Books:
 def fold_log(store: Store) -> dict[str, _Books]:
     """Every run's money by the log: what the accounts must say, had they only the log."""
     books: dict[str, _Books] = defaultdict(_Books)
-    for _, entry in store.client.xrange(store.keys.log):
+    entries: Any = store.client.xrange(store.keys.log)
+    for _, entry in entries:
         run_id, _, reservation = entry["i"].partition(":")
         books[run_id].take(entry["o"], reservation, int(entry["u"]), int(entry["t"]), entry)
     return books
@@ -249,7 +250,7 @@ def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = Tru
         capped: no scope stands above its limit (not where a test made a call cost more than its bound).
     """
     keys, client = store.keys, store.client
-    runs: dict[str, dict[str, str]] = {run_id: client.hgetall(keys.run(run_id)) for run_id in run_ids}
+    runs: dict[str, Any] = {run_id: client.hgetall(keys.run(run_id)) for run_id in run_ids}
     books = fold_log(store)
     assert set(books) <= set(runs)
     expected: dict[str, dict[str, int]] = {}
