@@ -39,7 +39,7 @@ def lease(store: Store) -> Lease:
 
 
 def arguments(
-    lease: Lease, *, delay: int = 0, how: str = "release", usd: str = "0", tokens: str = "0", failed: Any = 0
+    lease: Lease, *, delay: Any = 0, how: Any = "release", usd: Any = "0", tokens: Any = "0", failed: Any = 0
 ):
     return ("r1", lease.fence, f"{lease.fence}r", delay, GRACE_MS, f"{lease.fence}:1", how, usd, tokens,
             failed, 2, "head", '{"closing":"loop_detected"}')  # fmt: skip
