@@ -21,6 +21,10 @@ from agentq.core.records import Delta, ThreadParts
 from agentq.provider.bounds import Anchor
 from agentq.provider.types import Message, Role, Usage
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_WITH_CALL = 7
+"""An event has this many values when it is a tool's result: the last are its call and its digest."""
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -49,9 +53,19 @@ class Snapshot:
         )
 
 
-def load(parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int = 0) -> Snapshot:
-    """The thread that was stored, with a detector of the run's thresholds, or none."""
+def load(
+    parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int = 0, *, with_trace: bool = True
+) -> Snapshot:
+    """The thread that was stored.
+
+    Args:
+        parts: its stored pieces.
+        detector: the thresholds of the run's loop detector; None for none.
+        spent_ms: the time that the run has spent inside steps.
+        with_trace: have the old events in its trace. A step does without: it only adds new ones.
+    """
     head = json.loads(parts.head)
+    events: list[list[Any]] = json.loads(parts.trace) if with_trace or detector is not None else []
     thread = Thread(
         messages=[Message.from_dict(message) for message in json.loads(parts.messages)],
         step=head.get("step", 0),
@@ -62,7 +76,7 @@ def load(parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int =
             seconds=spent_ms / 1000,
             tool_errors=head.get("errors", 0),
         ),
-        trace=[_decode_event(values) for values in json.loads(parts.trace)],
+        trace=[_decode_event(values) for values in events] if with_trace else [],
         tool_results=dict(parts.tool_results),
         detector=None if detector is None else LoopDetector.from_dict(detector),
         closing=StopReason(head["closing"]) if "closing" in head else None,
@@ -75,9 +89,9 @@ def load(parts: ThreadParts, detector: Mapping[str, Any] | None, spent_ms: int =
     if thread.stop_reason and thread.messages and thread.messages[-1].role is Role.ASSISTANT:
         thread.answer = thread.messages[-1].content
     if thread.detector is not None:
-        for event in thread.trace:
-            if event.call is not None and event.digest is not None:
-                thread.detector.observe_digest(event.call, event.digest)
+        for values in events:
+            if len(values) == _WITH_CALL:
+                thread.detector.observe_digest(values[_WITH_CALL - 2], values[_WITH_CALL - 1])
     snapshot = Snapshot(thread, Usage(input_tokens=head.get("in", 0), output_tokens=head.get("out", 0)))
     snapshot.mark()
     return snapshot
@@ -97,19 +111,19 @@ def encode_head(thread: Thread, usage: Usage) -> str:
         "pending": list(thread.pending_approvals),
         "stop": thread.stop_reason,
     }
-    return json.dumps({k: v for k, v in head.items() if v}, separators=(",", ":"))
+    return _encode({name: value for name, value in head.items() if value})
 
 
 def encode_message(message: Message) -> str:
     """One message as compact JSON."""
-    return json.dumps(message.as_dict(), ensure_ascii=False, separators=(",", ":"))
+    return _encode(message.as_dict())
 
 
 def _encode_event(event: TraceEvent, now_ms: int) -> str:
     values = [event.kind, event.detail, int(event.ok), event.step, now_ms, event.call, event.digest]
     while values[-1] is None:
         values.pop()
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+    return _encode(values)
 
 
 def decode_event(text: str) -> TraceEvent:

@@ -86,7 +86,7 @@ class _Step:
         self.hold = hold
         self.runs = bench.store.runs
         self.ledger = bench.store.ledger
-        self.snapshot = load(claim.parts, claim.spec.detector, claim.spent_ms)
+        self.snapshot = load(claim.parts, claim.spec.detector, claim.spent_ms, with_trace=False)
         self.thread = self.snapshot.thread
         self.budgets = Budgets.from_dict(claim.spec.budgets)
         self.approved: frozenset[str] = frozenset()

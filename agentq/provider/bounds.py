@@ -7,10 +7,10 @@ their worst, and the part of the context that the provider has already counted i
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agentq.provider.client import Bounded, LLMClient
+from agentq.provider.client import LLMClient
 from agentq.provider.types import ChatRequest, Message, Role, Usage
 
 TOKENS_PER_BYTE = 4
@@ -57,8 +57,9 @@ def call_bound(client: LLMClient, request: ChatRequest, anchor: Anchor | None) -
         ValueError: when the request has no output cap.
     """
     _check_cap(request)
-    if isinstance(client, Bounded):
-        return client.bound(request)
+    own = _own_bound(client)
+    if own is not None:
+        return own(request)
     return Usage(input_bound(request, anchor), request.max_output_tokens)
 
 
@@ -85,13 +86,19 @@ def closing_bound(
         ValueError: when the request has no output cap.
     """
     _check_cap(closing_request)
-    if isinstance(client, Bounded):
+    own = _own_bound(client)
+    if own is not None:
         each = -(-tool_bytes // (_FILLER_BYTES * tool_messages)) if tool_messages else 0
         fillers = [Message(Role.ASSISTANT, _FILLER * output_tokens)]
         fillers += [Message(Role.USER, _FILLER * each)] * tool_messages
-        return client.bound(replace(closing_request, messages=[*closing_request.messages, *fillers]))
+        return own(replace(closing_request, messages=[*closing_request.messages, *fillers]))
     grown = output_tokens + tool_bytes * TOKENS_PER_BYTE + FRAMING_TOKENS * (1 + tool_messages)
     return Usage(input_bound(closing_request, anchor) + grown, closing_request.max_output_tokens)
+
+
+def _own_bound(client: LLMClient) -> Callable[[ChatRequest], Usage] | None:
+    # Not isinstance(client, Bounded): on a protocol that costs more than all the rest here.
+    return getattr(client, "bound", None)
 
 
 def _check_cap(request: ChatRequest) -> None:

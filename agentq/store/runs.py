@@ -34,6 +34,7 @@ is booked. MISSING: there is no such run."""
 Submission = tuple[str, RunSpec, Sequence[str]]
 """Run id, what was submitted, its first messages as JSON."""
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NOTHING_TO_CLOSE = Settlement("", "release")
 
 
@@ -86,7 +87,7 @@ class Runs:
             *([f"batch:{spec.batch}"] if spec.batch else []),
             f"run:{run_id}",
         ]
-        fields: list[Arg] = ["spec", _json(asdict(spec)), "head", head]
+        fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head]
         max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
         return [
             run_id,
@@ -146,7 +147,7 @@ class Runs:
     ) -> Answer:
         """The run waits, without a lease, for decisions about `pending`, at most `deadline_ms` from now."""
         return self._commit(
-            lease, "wait", delta, settlement, argument=deadline_ms, fields={"pending": _json(list(pending))}
+            lease, "wait", delta, settlement, argument=deadline_ms, fields={"pending": _encode(list(pending))}
         )
 
     def commit_end(
@@ -298,10 +299,6 @@ def _answer(name: str, reply: list[Any]) -> Answer:
             return "MISSING"
         case _:
             raise unexpected(name, reply)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _pairs(flat: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
