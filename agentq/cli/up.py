@@ -54,7 +54,7 @@ def command(session: Session, workers: int, concurrency: int | None, flower: boo
         hold = stack.enter_context(UpFile(home).hold())
         server = _server(session, app, home, stack)
         hold.write(_state(session, app))
-        children = _children(session, _viewer(app), workers, concurrency)
+        children = _children(session, _viewer(app), workers, concurrency, events=flower)
         if flower:
             children.append(_flower(session, port))
         session.console.say(f"server    {server}")
@@ -108,7 +108,9 @@ def _viewer(app: AgentQ) -> AgentQ:
     return app if app.settings.redis_url else AgentQ(app.name, namespace=app.settings.namespace)
 
 
-def _children(session: Session, viewer: AgentQ, workers: int, concurrency: int | None) -> list[Child]:
+def _children(
+    session: Session, viewer: AgentQ, workers: int, concurrency: int | None, *, events: bool
+) -> list[Child]:
     from agentq.worker.command import worker_argv
     from agentq.worker.supervisor import Child
 
@@ -120,7 +122,7 @@ def _children(session: Session, viewer: AgentQ, workers: int, concurrency: int |
     return [
         Child(
             f"worker-{number}",
-            worker_argv(session.app_path, concurrency=concurrency, name=f"worker-{number}"),
+            worker_argv(session.app_path, concurrency=concurrency, name=f"worker-{number}", events=events),
             env=worker_env(),
             ready=at_least(number),
         )
@@ -132,7 +134,13 @@ def _flower(session: Session, port: int) -> Child:
     from agentq.worker.command import flower_argv
     from agentq.worker.supervisor import Child
 
-    return Child("flower", flower_argv(session.app_path, port=port))
+    return Child("flower", flower_argv(session.app_path, port=port), ready=lambda: _answers(port))
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _introduce(session: Session, app: AgentQ, workers: int, flower_port: int | None) -> None:
