@@ -671,3 +671,52 @@ def test_hints_of_a_tick_are_steps_that_exist(rig: Rig):
     rig.step()
     age(rig.store, run)
     assert due(rig.store).hints == [(run, 1)]
+
+
+def test_with_a_lease_that_ran_out_during_the_call_the_reply_is_kept_and_no_tool_acts(rig: Rig):
+    acted: list[str] = []
+
+    @tool(side_effect=True)
+    def act() -> str:
+        """Act."""
+        acted.append("once")
+        return "acted"
+
+    client = Moody([[("act", "{}")], "done"])
+    rig.agent(client, act)
+    run = rig.submit()
+
+    def dawdle(request: ChatRequest) -> None:
+        rig.clock.seconds += 13
+
+    client.moods = [dawdle]
+    rig.step()
+    record = rig.record(run)
+    assert (record.state, record.phase, record.usd_nano, acted) == ("queued", "tools", CALL_NANO, [])
+    rig.check()
+    record = finish_or_fail(rig, run)
+    assert (record.stop_reason, record.usd_nano, acted) == ("finished", 2 * CALL_NANO, ["once"])
+    assert client.bill_nano == record.usd_nano
+    rig.check()
+
+
+def test_a_lease_lost_before_the_call_charges_nothing_although_the_step_was_taken_back(rig: Rig):
+    client = Moody(["done"])
+    rig.agent(client, look)
+    run = rig.submit()
+    reserve = rig.bench.store.ledger.reserve
+
+    def outpaced(*args: Any, **kwargs: Any) -> Any:
+        granted = reserve(*args, **kwargs)
+        rig.clock.seconds += 16
+        assert rig.revive(run)
+        assert rig.record(run).usd_nano == CALL_NANO
+        return granted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.store.ledger, "reserve", outpaced)
+        rig.step()
+    assert client.call_count == 0
+    assert rig.record(run).usd_nano == 0
+    rig.check()
+    assert finish_or_fail(rig, run).usd_nano == CALL_NANO

@@ -84,3 +84,12 @@ def test_a_server_that_forgot_its_scripts_is_told_them_again(store: Store):
     assert store.watch.renew([lease], LEASE_MS) == ["OK"]
     store.client.script_flush()
     assert call(store, "lease_renew", "r1", lease.fence, LEASE_MS) == ["OK"]
+
+
+def test_only_the_fence_that_was_raised_by_the_cancelling_is_told_of_it(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    store.runs.cancel("r1", "test")
+    forged = Lease("r1", "7-" + lease.fence.partition("-")[2], 0)
+    with untouched(store):
+        assert store.watch.renew([forged, lease], LEASE_MS) == ["LOST", "CANCELLING"]

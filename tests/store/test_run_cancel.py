@@ -99,3 +99,13 @@ def test_cancelling_a_batch_cancels_its_live_runs_and_counts_them(store: Store):
     assert batch.stop_reasons == {"finished": 1, "cancelled": 2}
     assert cancel_batch(store, "b1", by="me") == 0
     check_invariants(store, ["r1", "r2", "r3"])
+
+
+def test_time_in_the_queue_is_not_the_run_s(store: Store):
+    submit_run(store)
+    store.runs.release(claim_run(store).lease, delay_ms=0)
+    store.client.hset(store.keys.run("r1"), mapping={"claimed": store.watch.server_ms() - 60_000, "ms": 7})
+    store.runs.cancel("r1", "me")
+    record = store.runs.read("r1")
+    assert record is not None
+    assert record.seconds_ms == 7

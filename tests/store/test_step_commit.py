@@ -262,3 +262,18 @@ def test_time_inside_steps_adds_up_and_time_between_them_does_not(store: Store, 
     record = store.runs.read("r1")
     assert record is not None
     assert 5_000 <= record.seconds_ms < 7_000
+
+
+def test_a_late_release_gives_all_back_whatever_amount_it_names(store: Store, lease: Lease):
+    kill(store)
+    assert twice(store, "step_commit", *arguments(lease, "end", how="release", usd="50", tokens="5")) == [
+        "STALE"
+    ]
+    assert money(store, "run:r1") == {"ue": 30, "te": 3}
+    check_invariants(store, ["r1"])
+
+
+def test_a_late_forfeit_changes_nothing(store: Store, lease: Lease):
+    kill(store)
+    with untouched(store):
+        assert call(store, "step_commit", *arguments(lease, "end", how="forfeit")) == ["STALE"]
