@@ -22,7 +22,7 @@ from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import to_nano
 from agentq.core.settings import Settings, load_settings
-from agentq.engine.bench import Bench, Dispatch
+from agentq.engine.bench import Bench, Dispatch, MakeHint
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
 from agentq.provider.client import LLMClient
@@ -32,6 +32,7 @@ from agentq.store.connect import Store, connect
 from agentq.tools import ToolExecutor, ToolRegistry
 from agentq.worker.background import add_background
 from agentq.worker.celery_app import make_celery
+from agentq.worker.hints import hint_maker
 from agentq.worker.tasks import make_dispatch, register_step
 from agentq.worker.upfile import UpFile
 
@@ -149,6 +150,11 @@ class AgentQ:
         return make_dispatch(self.celery)
 
     @cached_property
+    def make_hint(self) -> MakeHint:
+        """What makes the hints that scripts send by themselves."""
+        return hint_maker(self.celery, self.settings)
+
+    @cached_property
     def bench(self) -> Bench:
         """What a worker's steps have at hand."""
         store = self._connect(retries=WORKER_RETRIES)
@@ -162,6 +168,7 @@ class AgentQ:
             agents=self.agents,
             leases=leases,
             dispatch=self.dispatch,
+            make_hint=self.make_hint,
             lease_ms=self.settings.lease_ms,
             approval_ms=round(self.settings.approval_seconds * 1000),
         )
@@ -255,6 +262,7 @@ class AgentQ:
             settings=self.settings,
             store=lambda: self.store,
             dispatch=self.dispatch,
+            make_hint=self.make_hint,
             tenant=check_name("tenant", tenant or "default"),
             budgets=budgets,
         )

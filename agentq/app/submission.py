@@ -13,7 +13,7 @@ from agentq.core.errors import ConflictError, InputError, UsageError
 from agentq.core.money import to_nano
 from agentq.core.settings import Settings
 from agentq.core.words import nearest
-from agentq.engine.bench import Dispatch
+from agentq.engine.bench import Dispatch, MakeHint
 from agentq.engine.rows import Row, parse_row
 from agentq.engine.submit import Draft, conflicts, draft_run, submit_drafts
 from agentq.store.connect import Store
@@ -47,6 +47,7 @@ class Submission:
     settings: Settings
     store: Callable[[], Store]
     dispatch: Dispatch
+    make_hint: MakeHint
     tenant: str
     budgets: Budgets | None
 
@@ -171,7 +172,11 @@ class Submission:
 
     def _write(self, store: Store, drafts: Sequence[Draft]) -> Iterable[list[tuple[str, str]]]:
         return submit_drafts(
-            drafts, store=store, dispatch=self.dispatch, retention_ms=self.settings.retention_ms
+            drafts,
+            store=store,
+            dispatch=self.dispatch,
+            make_hint=self.make_hint,
+            retention_ms=self.settings.retention_ms,
         )
 
 

@@ -50,7 +50,8 @@ class Claim:
     lease: Lease
     spec: RunSpec
     phase: str
-    parts: ThreadParts
+    parts: ThreadParts | None
+    """None: the thread is as it was after the commit that the claim named."""
     spent_ms: int
     failures: int
     now_ms: int

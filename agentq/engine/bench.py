@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentq.agent.agent import Agent
+from agentq.engine.cache import ThreadCache
 from agentq.engine.leases import Leases
 from agentq.store.connect import Store
 
 Dispatch = Callable[[str, int], None]
 """Send the hint that a run has this step to do. It may fail, be lost or arrive twice."""
+
+
+MakeHint = Callable[[str, int], tuple[str, str] | None]
+"""A hint that a script can push by itself: queue key and message. None: it has to be dispatched."""
+
+
+def no_hint(run_id: str, step: int) -> None:
+    """Every hint is dispatched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +32,5 @@ class Bench:
     dispatch: Dispatch
     lease_ms: int
     approval_ms: int
+    make_hint: MakeHint = no_hint
+    cache: ThreadCache = field(default_factory=ThreadCache)

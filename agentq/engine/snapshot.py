@@ -32,6 +32,8 @@ class Snapshot:
 
     thread: Thread
     usage: Usage = field(default_factory=Usage)
+    bytes: int = 0
+    """The stored size of its messages and results, roughly."""
     _messages: int = 0
     _trace: int = 0
     _results: frozenset[str] = frozenset()
@@ -51,6 +53,11 @@ class Snapshot:
             trace=tuple(_encode_event(e, now_ms) for e in thread.trace[self._trace :]),
             tool_results={k: v for k, v in thread.tool_results.items() if k not in self._results},
         )
+
+    def stored(self, delta: Delta) -> None:
+        """The delta was committed."""
+        self.bytes += sum(map(len, delta.messages)) + sum(map(len, delta.tool_results.values()))
+        self.mark()
 
 
 def load(
@@ -92,7 +99,9 @@ def load(
         for values in events:
             if len(values) == _WITH_CALL:
                 thread.detector.observe_digest(values[_WITH_CALL - 2], values[_WITH_CALL - 1])
-    snapshot = Snapshot(thread, Usage(input_tokens=head.get("in", 0), output_tokens=head.get("out", 0)))
+    usage = Usage(input_tokens=head.get("in", 0), output_tokens=head.get("out", 0))
+    size = len(parts.messages) + sum(map(len, parts.tool_results.values()))
+    snapshot = Snapshot(thread, usage, size)
     snapshot.mark()
     return snapshot
 

@@ -33,10 +33,9 @@ from agentq.core.records import Claim, Delta, Denied, Granted, Settlement
 from agentq.engine.bench import Bench
 from agentq.engine.bill import settle
 from agentq.engine.leases import Hold, LeaseLostError
-from agentq.engine.snapshot import load
+from agentq.engine.snapshot import Snapshot, load
 from agentq.provider.errors import LLMError, RateLimited
 from agentq.provider.types import ChatRequest, ChatResult, ToolCall
-from agentq.store.runs import Answer
 from agentq.tools import CallContext, call_signature
 
 log = logging.getLogger("agentq.step")
@@ -56,8 +55,9 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
     Args:
         step: the step that the message asks for; another one is left alone. None: whichever is next.
     """
+    known, kept = bench.cache.take(run_id)
     sent_at = bench.leases.now()
-    claim = bench.store.runs.claim(run_id, step, bench.lease_ms)
+    claim = bench.store.runs.claim(run_id, step, bench.lease_ms, known=known)
     if claim is None:
         return
     failpoint("step.after_claim")
@@ -67,7 +67,7 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
         bench.store.runs.release(claim.lease, delay_ms=UNKNOWN_AGENT_DELAY_MS)
         return
     with bench.leases.keep(claim.lease, sent_at=sent_at) as hold:
-        at_work = _Step(bench, agent, claim, hold)
+        at_work = _Step(bench, agent, claim, hold, kept)
         try:
             at_work.advance()
         except LeaseLostError as lost:
@@ -78,7 +78,7 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
 class _Step:
     """A claimed step at work. Every path through it ends in one commit or one release."""
 
-    def __init__(self, bench: Bench, agent: Agent, claim: Claim, hold: Hold) -> None:
+    def __init__(self, bench: Bench, agent: Agent, claim: Claim, hold: Hold, kept: Snapshot | None) -> None:
         self.bench = bench
         self.agent = agent
         self.claim = claim
@@ -86,13 +86,22 @@ class _Step:
         self.hold = hold
         self.runs = bench.store.runs
         self.ledger = bench.store.ledger
-        self.snapshot = load(claim.parts, claim.spec.detector, claim.spent_ms, with_trace=False)
+        self.snapshot = self._snapshot(kept)
         self.thread = self.snapshot.thread
         self.budgets = Budgets.from_dict(claim.spec.budgets)
         self.approved: frozenset[str] = frozenset()
         self.requests = 0
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.stop_scope = ""
+
+    def _snapshot(self, kept: Snapshot | None) -> Snapshot:
+        claim = self.claim
+        if claim.parts is not None:
+            return load(claim.parts, claim.spec.detector, claim.spent_ms, with_trace=False)
+        if kept is None:
+            raise StoreError(f"{self.lease.run_id}: the claim sent no thread, and none is kept here")
+        kept.thread.spend.seconds = claim.spent_ms / 1000
+        return kept
 
     def advance(self) -> None:
         """Take the one action that the thread calls for."""
@@ -125,8 +134,9 @@ class _Step:
         failpoint("step.after_model")
         match next_action(self.agent, self.thread, self.budgets, self.approved):
             case RunTools(calls):
-                if self.runs.commit_tools(self.lease, self.delta(), settlement) == "OK":
-                    self.snapshot.mark()
+                delta = self.delta()
+                if self.runs.commit_tools(self.lease, delta, settlement) == "OK":
+                    self.snapshot.stored(delta)
                     failpoint("step.after_model_commit")
                     self.run_tools(calls)
             case Wait() as wait:
@@ -134,7 +144,7 @@ class _Step:
             case End():
                 self.finish(settlement)
             case _:
-                self.proceed(self.runs.commit_continue(self.lease, self.delta(), settlement))
+                self.proceed(settlement)
 
     def reserve(self, need: Need) -> Granted | None:
         """Money for this call and for a later closing turn; without it, wait for it or close the run."""
@@ -225,7 +235,7 @@ class _Step:
         )
         apply_results(self.agent, self.thread, calls, results)
         failpoint("step.after_tools")
-        self.proceed(self.runs.commit_continue(self.lease, self.delta(), None))
+        self.proceed(None)
 
     def wait(self, wait: Wait, settlement: Settlement | None) -> None:
         """Nothing of the step runs until its gated calls are decided; no worker is held meanwhile."""
@@ -310,11 +320,18 @@ class _Step:
         )
         log.info("run_ended run=%s reason=%s answer=%s", self.lease.run_id, reason.value, answer)
 
-    def proceed(self, answer: Answer) -> None:
-        """Ask for the next step when this one was committed. Lost here? The tick sends it again."""
+    def proceed(self, settlement: Settlement | None) -> None:
+        """Commit the step and ask for the next one. Lost in between? The tick sends it again."""
+        run_id, following = self.lease.run_id, self.lease.step + 1
+        delta, hint = self.delta(), self.bench.make_hint(run_id, following)
+        answer = self.runs.commit_continue(self.lease, delta, settlement, hint)
         failpoint("step.after_commit")
-        if answer == "OK":
-            self.bench.dispatch(self.lease.run_id, self.lease.step + 1)
+        if answer != "OK":
+            return
+        self.snapshot.stored(delta)
+        self.bench.cache.put(run_id, self.runs.commit_id(self.lease), self.snapshot)
+        if hint is None:
+            self.bench.dispatch(run_id, following)
 
     def delta(self) -> Delta:
         return self.snapshot.delta(self.now_ms())

@@ -16,7 +16,7 @@ from agentq.core.ids import new_run_id
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd, to_nano
 from agentq.core.records import RunSpec
-from agentq.engine.bench import Dispatch
+from agentq.engine.bench import Dispatch, MakeHint, no_hint
 from agentq.engine.bill import unpriced
 from agentq.engine.rows import Row
 from agentq.engine.snapshot import encode_head, encode_message
@@ -116,7 +116,12 @@ def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets
 
 
 def submit_drafts(
-    drafts: Iterable[Draft], *, store: Store, dispatch: Dispatch, retention_ms: int
+    drafts: Iterable[Draft],
+    *,
+    store: Store,
+    dispatch: Dispatch,
+    retention_ms: int,
+    make_hint: MakeHint = no_hint,
 ) -> Iterator[list[tuple[str, str]]]:
     """Write runs in chunks and send their first messages; yields CREATED or EXISTS and the run id of each.
 
@@ -125,13 +130,15 @@ def submit_drafts(
     """
     remaining = iter(drafts)
     while chunk := list(islice(remaining, CHUNK)):
+        hints = [make_hint(draft.run_id, 0) for draft in chunk]
         answers = store.runs.submit(
             [(draft.run_id, draft.spec, draft.messages) for draft in chunk],
             heads=[draft.head for draft in chunk],
             retention_ms=retention_ms,
+            hints=hints,
         )
-        for word, run_id in answers:
-            if word == "CREATED":
+        for hint, (word, run_id) in zip(hints, answers, strict=True):
+            if hint is None and word == "CREATED":
                 dispatch(run_id, 0)
         yield answers
 

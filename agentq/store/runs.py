@@ -34,6 +34,9 @@ is booked. MISSING: there is no such run."""
 Submission = tuple[str, RunSpec, Sequence[str]]
 """Run id, what was submitted, its first messages as JSON."""
 
+Hint = tuple[str, str]
+"""A message for a queue on the same server: the queue's key, and the message."""
+
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NOTHING_TO_CLOSE = Settlement("", "release")
 
@@ -47,9 +50,14 @@ class Runs:
         self._scripts = scripts
 
     def submit(
-        self, submissions: Sequence[Submission], *, heads: Sequence[str], retention_ms: int
+        self,
+        submissions: Sequence[Submission],
+        *,
+        heads: Sequence[str],
+        retention_ms: int,
+        hints: Sequence[Hint | None] | None = None,
     ) -> list[tuple[str, str]]:
-        """Create runs in one round trip; each becomes `queued` and watched.
+        """Create runs in one round trip; each becomes `queued` and watched, and its hint, if any, is sent.
 
         Returns:
             For each: CREATED or EXISTS (same custom_id, same content), and the run's id.
@@ -58,8 +66,10 @@ class Runs:
             ConflictError: when a custom_id exists with other content. Runs before it in the list are created.
         """
         calls = [
-            self._submission(run_id, spec, messages, head, retention_ms)
-            for (run_id, spec, messages), head in zip(submissions, heads, strict=True)
+            [*self._submission(run_id, spec, messages, head, retention_ms), *_pushed(hint)]
+            for (run_id, spec, messages), head, hint in zip(
+                submissions, heads, hints or [None] * len(submissions), strict=True
+            )
         ]
         answers: list[tuple[str, str]] = []
         for (_, spec, _), reply in zip(
@@ -106,20 +116,24 @@ class Runs:
             *messages,
         ]
 
-    def claim(self, run_id: str, step: int | None, lease_ms: int) -> Claim | None:
+    def claim(self, run_id: str, step: int | None, lease_ms: int, *, known: str = "") -> Claim | None:
         """The run's next step, or None when there is nothing to do: the message may be dropped.
 
         Args:
+            run_id: the run.
             step: the step that the message asks for; another one is not granted. None: whichever is next.
+            lease_ms: how long the lease lasts.
+            known: the commit after which the caller has the thread; it is not sent when nothing came after.
         """
-        reply = self._scripts.call("step_claim", run_id, "" if step is None else step, new_nonce(), lease_ms)
+        asked = "" if step is None else step
+        reply = self._scripts.call("step_claim", run_id, asked, new_nonce(), lease_ms, known)
         match reply:
-            case ["OK", fence, now, at, phase, spent_ms, failures, spec, head, messages, trace, cached]:
+            case ["OK", fence, now, at, phase, spent_ms, failures, spec, *pieces]:
                 return Claim(
                     lease=Lease(run_id, fence, int(at)),
                     spec=RunSpec(**json.loads(spec)),
                     phase=phase,
-                    parts=ThreadParts(head, messages, trace, _pairs(cached)),
+                    parts=_parts(*pieces) if pieces else None,
                     spent_ms=int(spent_ms),
                     failures=int(failures),
                     now_ms=int(now),
@@ -133,9 +147,15 @@ class Runs:
         """Keep a paid reply; the tools that it asked for come next, under the same lease."""
         return self._commit(lease, "tools", delta, settlement)
 
-    def commit_continue(self, lease: Lease, delta: Delta, settlement: Settlement | None) -> Answer:
-        """The step is done: the run is queued for its next one."""
-        return self._commit(lease, "continue", delta, settlement)
+    def commit_continue(
+        self, lease: Lease, delta: Delta, settlement: Settlement | None, hint: Hint | None = None
+    ) -> Answer:
+        """The step is done: the run is queued for its next one, and the hint, if there is one, is sent."""
+        return self._commit(lease, "continue", delta, settlement, hint=hint)
+
+    def commit_id(self, lease: Lease) -> str:
+        """What `claim(known=…)` knows a `commit_continue` under this lease by."""
+        return lease.fence + "c"
 
     def commit_wait(
         self,
@@ -175,6 +195,7 @@ class Runs:
         *,
         argument: Arg = "",
         fields: Mapping[str, str] | None = None,
+        hint: Hint | None = None,
     ) -> Answer:
         closing = settlement or _NOTHING_TO_CLOSE
         flat: list[Arg] = ["head", delta.head]
@@ -201,6 +222,7 @@ class Runs:
             *delta.trace,
             len(cached),
             *cached,
+            *_pushed(hint),
         )
         return _answer("step_commit", reply)
 
@@ -285,6 +307,14 @@ class Runs:
         """The single run that was submitted with this custom_id, if there is one."""
         text = self._client.get(f"{self._keys.prefix}ids:{tenant}:{custom_id}")
         return None if text is None else str(text).partition(" ")[2]
+
+
+def _parts(head: str, messages: str, trace: str, cached: Sequence[str] | Mapping[str, str]) -> ThreadParts:
+    return ThreadParts(head, messages, trace, _pairs(cached))
+
+
+def _pushed(hint: Hint | None) -> list[Arg]:
+    return [0] if hint is None else [2, *hint]
 
 
 def _answer(name: str, reply: list[Any]) -> Answer:

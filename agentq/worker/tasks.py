@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable
 
 from celery import Celery
@@ -11,6 +10,7 @@ from celery import Celery
 from agentq.engine.bench import Bench, Dispatch
 from agentq.engine.step import execute_step
 from agentq.worker.celery_app import TASK
+from agentq.worker.hints import shown_arguments, task_id
 
 log = logging.getLogger("agentq.worker")
 
@@ -35,9 +35,9 @@ def make_dispatch(celery: Celery) -> Dispatch:
         try:
             celery.tasks[TASK].apply_async(  # type: ignore[call-arg]
                 kwargs={"run_id": run_id, "step": step},
-                task_id=f"{run_id}.{step}.{secrets.token_hex(2)}",
+                task_id=task_id(run_id, step),
                 argsrepr="()",
-                kwargsrepr=f"{{'run_id': '{run_id}', 'step': {step}}}",
+                kwargsrepr=shown_arguments(run_id, step),
             )
         except Exception as error:  # noqa: BLE001 - any trouble of any broker
             log.warning("dispatch_failed run=%s step=%d error=%r", run_id, step, error)

@@ -5,7 +5,8 @@
 --       6 scopes, widest first, separated by spaces
 --       7 limit in nano-USD or ''   8 limit in tokens or ''
 --       9 grace ms until a lost first message is sent again   10 retention ms
---      11 n, then n fields and values of the run's hash   then m, then m messages
+--      11 n, then n fields and values of the run's hash   then messages: count and items
+--         and last the hint to push: count 0 or 2, queue key and message
 -- REPLY {"CREATED", run} | {"EXISTS", run} | {"CONFLICT", run}
 local id, custom, hash, batch, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local run = run_key(id)
@@ -26,7 +27,9 @@ if custom ~= '' then
 end
 local now = now_ms()
 local fields, at = take(11)
-local messages = take(at)
+local messages, hint
+messages, at = take(at)
+hint = take(at)
 redis.call('HSET', run, 'state', 'queued', 'step', '0', 'phase', 'model', 'fence', '0-', 'rn', '0', 'hash', hash,
   'custom_id', custom, 'batch', batch, 'tenant', tenant, 'scopes', ARGV[6], 'created', int(now), 'ttl', ARGV[10],
   unpack(fields))
@@ -42,4 +45,5 @@ elseif custom ~= '' then
   redis.call('SET', single, hash .. ' ' .. id)
 end
 redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[9])), id)
+if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
 return {'CREATED', id}

@@ -5,7 +5,8 @@
 --       4 outcome: tools | continue | wait | end   5 stop reason (end) or deadline ms from now (wait) or ''
 --       6 grace ms until a lost message is sent again (continue)
 --       7 reservation or ''   8 how it closes   9 usd   10 tokens
---      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items
+--      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items,
+--         and last the hint to push (continue): count 0 or 2, queue key and message
 -- REPLY {"OK"} | {"CANCELLED"} (it ended as cancelled; the money is booked) | {"STALE"} (only the money is) | {"MISSING"}
 -- FLAGS allow-oom
 local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -34,7 +35,9 @@ for _, part in ipairs({':msgs', ':trace'}) do
   lists[part], at = take(at)
   if #lists[part] > 0 then redis.call('RPUSH', run .. part, unpack(lists[part])) end
 end
-local cached = take(at)
+local cached, hint
+cached, at = take(at)
+hint = take(at)
 if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
 if f[4] then redis.call('HDEL', run, 'deaths') end
 if f[5] and outcome ~= 'continue' then redis.call('HDEL', run, 'failures') end
@@ -51,6 +54,7 @@ elseif outcome == 'continue' then
   fields[#fields + 1] = 'phase'
   fields[#fields + 1] = 'model'
   requeue(id, run, now, now + tonumber(ARGV[6]), fields)
+  if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
 else
   forfeit_open(id, run, scopes_of(run))
   fields[#fields + 1] = 'phase'

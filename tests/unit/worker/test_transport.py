@@ -24,7 +24,7 @@ def celery(server: EmbeddedServer, namespace: str) -> Celery:
     return make_celery("t", Settings(redis_url=server.url, namespace=namespace))
 
 
-@pytest.mark.parametrize("method", ["_connparams", "_create_client"])
+@pytest.mark.parametrize("method", ["_connparams", "_create_client", "basic_ack"])
 def test_kombu_still_has_the_methods_that_are_overridden(method):
     """A release that renames one of them must not pass unnoticed."""
     ours, theirs = getattr(Channel, method), getattr(kombu_redis.Channel, method)
@@ -91,8 +91,11 @@ def test_a_message_is_taken_without_a_trace_in_unacked(celery, redis_client):
         celery.send_task("agentq.step", kwargs={"run_id": "r", "step": 0})
         with connection.channel() as channel:
             consumer = celery.amqp.TaskConsumer(channel)
-            consumer.register_callback(lambda body, message: got.append(body))
+            consumer.register_callback(lambda body, message: got.append(message))
             with consumer:
                 connection.drain_events(timeout=5)
+            before = redis_client.info("commandstats").get("cmdstat_multi", {"calls": 0})["calls"]
+            got[0].ack()
+            assert redis_client.info("commandstats").get("cmdstat_multi", {"calls": 0})["calls"] == before
     assert len(got) == 1
     assert redis_client.exists(f"{prefix}unacked", f"{prefix}unacked_index") == 0
