@@ -208,9 +208,9 @@ local function patience(now, lease_ms)
   return till
 end
 
--- Read `count` arguments from `at` on; answers them and the next position.
+-- Read a counted list of arguments at `at` (none at the end of all: an empty list); answers it and the next place.
 local function take(at)
-  local count, list = tonumber(ARGV[at]), {}
+  local count, list = tonumber(ARGV[at] or 0), {}
   for i = 1, count do list[i] = ARGV[at + i] end
   return list, at + count + 1
 end
