@@ -6,6 +6,7 @@ Loading by hash means that a worker brings its own scripts, so old and new worke
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -13,6 +14,8 @@ from importlib.resources import files
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from agentq.core.errors import StoreError
 
@@ -43,13 +46,14 @@ class Scripts:
     def __init__(self, client: redis.Redis, routing_key: str) -> None:
         self._client = client
         self._key = routing_key
+        self._connections = _Connections(client)
 
     def call(self, name: str, *args: Arg) -> list[Any]:
         """The reply of one script; it is loaded first when the server does not know it."""
         try:
-            return self._client.evalsha(digest(name), 1, self._key, *args)  # type: ignore[no-any-return]
+            return self._connections.execute("EVALSHA", digest(name), 1, self._key, *args)
         except redis.exceptions.NoScriptError:
-            return self._client.eval(source(name), 1, self._key, *args)  # type: ignore[no-any-return]
+            return self._connections.execute("EVAL", source(name), 1, self._key, *args)
 
     def call_many(self, name: str, calls: Sequence[Sequence[Arg]]) -> list[list[Any]]:
         """The replies of one script called many times, in one round trip. Safe to repeat, as scripts are."""
@@ -64,6 +68,44 @@ class Scripts:
             except redis.exceptions.NoScriptError:
                 self._client.script_load(source(name))
         raise StoreError(f"{name}: the server forgets its scripts as soon as they are loaded")
+
+
+class _Connections:
+    """The connections that scripts go over, out of the client's pool.
+
+    redis-py's `evalsha` spends more than half of its time around the command: taking a connection out of the
+    pool and testing it, recording metrics. Scripts are nearly all that a worker sends, so they keep their
+    connections and leave that out; what is lost is noticed at the next use, and the command is repeated.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pool = client.connection_pool
+        self._retry = client.get_retry() or Retry(NoBackoff(), 0)
+        self._pid = os.getpid()
+        self._idle: list[Any] = []
+
+    def execute(self, *command: Arg) -> list[Any]:
+        """The reply to one command, repeated after a lost connection as often as the client would."""
+        if self._pid != os.getpid():  # a forked child must not share its parent's sockets
+            self._pid, self._idle = os.getpid(), []
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._pool.get_connection()
+
+        def once() -> list[Any]:
+            connection.send_command(*command, check_health=False)
+            return connection.read_response()  # type: ignore[no-any-return]
+
+        try:
+            return self._retry.call_with_retry(once, lambda _: connection.disconnect())
+        except redis.exceptions.ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()  # its reply may still be on the way, for a command that nobody awaits
+            raise
+        finally:
+            self._idle.append(connection)
 
 
 def unexpected(name: str, reply: object) -> StoreError:
