@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from agentq.engine.cache import ThreadCache
 from agentq.store import Store, connect
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import Rig
@@ -18,7 +19,7 @@ def store(server: EmbeddedServer, namespace: str, redis_client: redis.Redis) -> 
     opened.client.close()
 
 
-@pytest.fixture
-def rig(store: Store) -> Rig:
-    """A worker without agents yet."""
-    return Rig(store)
+@pytest.fixture(params=["one process", "a process a step"])
+def rig(store: Store, request: pytest.FixtureRequest) -> Rig:
+    """A worker without agents yet: one that keeps its threads, and one that must read them again."""
+    return Rig(store, cache=ThreadCache() if request.param == "one process" else None)

@@ -39,11 +39,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
 
 @pytest.fixture
 def warm(rig: Rig) -> Rig:
-    """A rig whose server knows the scripts and whose connection is open."""
+    """A rig whose server knows the scripts and whose connections are open."""
     rig.agent(Moody([[("look", '{"id": "1"}')], "done"]), look)
     rig.submit(budgets=Budgets(max_steps=1))
     rig.submit()
     rig.drain()
+    rig.store.client.ping()  # scripts keep their connection; this is the other
     return rig
 
 

@@ -142,8 +142,31 @@ def test_the_grant_has_what_the_last_commit_left(store: Store):
     age(store, "r1")
     store.watch.rescue("r1", LEASE_MS)
     claim = claim_run(store)
+    assert claim.parts is not None
     assert (claim.phase, claim.lease.step, claim.parts.head) == ("tools", 0, '{"step":1}')
     assert len(json.loads(claim.parts.messages)) == 2
     assert json.loads(claim.parts.trace) == [["step"]]
     assert claim.parts.tool_results == {"pay:1": "done"}
     assert state_of(store) == "running"
+
+
+def test_a_thread_that_the_worker_has_is_not_sent_again_unless_something_came_after(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    store.runs.commit_continue(lease, Delta('{"step":1}', (HELLO,)), None)
+    known = store.runs.commit_id(lease)
+    claim = store.runs.claim("r1", 1, LEASE_MS, known=known)
+    assert claim is not None
+    assert (claim.parts, claim.lease.step, claim.spec.agent) == (None, 1, "a")
+    store.runs.release(claim.lease, delay_ms=0, head='{"step":1,"closing":"loop_detected"}')
+    claim = store.runs.claim("r1", 1, LEASE_MS, known=known)
+    assert claim is not None
+    assert claim.parts is not None
+    assert claim.parts.head == '{"step":1,"closing":"loop_detected"}'
+
+
+def test_a_thread_that_was_never_committed_is_sent_also_to_who_names_no_commit(store: Store):
+    submit_run(store)
+    claim = store.runs.claim("r1", 0, LEASE_MS, known="")
+    assert claim is not None
+    assert claim.parts is not None

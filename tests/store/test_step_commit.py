@@ -277,3 +277,17 @@ def test_a_late_forfeit_changes_nothing(store: Store, lease: Lease):
     kill(store)
     with untouched(store):
         assert call(store, "step_commit", *arguments(lease, "end", how="forfeit")) == ["STALE"]
+
+
+@pytest.mark.parametrize("fate", ["OK", "STALE", "CANCELLED"])
+def test_the_next_step_s_hint_is_pushed_once_and_only_where_there_is_a_next_step(
+    store: Store, lease: Lease, fate: str
+):
+    if fate == "STALE":
+        kill(store)
+    elif fate == "CANCELLED":
+        store.runs.cancel("r1", "test")
+    queue = f"{store.keys.broker_prefix}q"
+    for _ in range(2):
+        assert store.runs.commit_continue(lease, Delta("{}"), None, (queue, "hint")) == fate
+    assert store.client.lrange(queue, 0, -1) == (["hint"] if fate == "OK" else [])

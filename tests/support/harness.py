@@ -18,6 +18,7 @@ from agentq.agent import Agent, Budgets, Thread
 from agentq.core.lifecycle import RunState
 from agentq.core.records import Claim, RunRecord, RunSpec
 from agentq.engine.bench import Bench
+from agentq.engine.cache import ThreadCache
 from agentq.engine.leases import Leases
 from agentq.engine.rescue import rescue_due
 from agentq.engine.rows import parse_row
@@ -363,6 +364,8 @@ class Rig:
     queue: list[tuple[str, int]] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     submitted: list[str] = field(default_factory=list)
+    cache: ThreadCache | None = None
+    """The threads that it keeps between steps; None: each step is another process."""
 
     @property
     def bench(self) -> Bench:
@@ -374,6 +377,7 @@ class Rig:
             dispatch=lambda run_id, step: self.queue.append((run_id, step)),
             lease_ms=LEASE_MS,
             approval_ms=60_000,
+            cache=ThreadCache() if self.cache is None else self.cache,
         )
 
     def agent(self, client: Any, *tools: Callable[..., Any], name: str = "a", **options: Any) -> Agent:
