@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from agentq.agent import loop
 from agentq.agent.budgets import Budgets, refused_by
+from agentq.agent.deadline import complete
 from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.request import call_need, closing_need, closing_request, model_request, reply_cost
 from agentq.agent.thread import Thread, TraceEvent
@@ -42,8 +43,8 @@ class Agent:
 
     `loop_detector` gives the thresholds of distributed runs; in process the thread's own detector decides.
     `pricing` maps exact model ids to prices; without it money stays at zero. `max_tool_bytes_per_step`
-    bounds all results of a step together, `closing_seconds` the closing turn where it runs under a
-    deadline. `on_event` is called for each new trace event.
+    bounds all results of a step together, `closing_seconds` the time of the closing turn. `on_event` is
+    called for each new trace event.
 
     Raises:
         ValueError: for a limit that leaves no room.
@@ -151,7 +152,7 @@ class Agent:
             loop.end(thread, reason, f"the closing turn does not fit: {refused.value}", kind="final_turn")
             return
         try:
-            result = self.client.complete(request)
+            result = complete(self.client, request, self.closing_seconds)
         except Exception as error:  # noqa: BLE001 - the run ends for its own reason, only without an answer
             loop.end(thread, reason, _describe(error), kind="final_turn")
             return

@@ -85,6 +85,9 @@ class AgentQ:
         max_output_tokens: int = 2048,
         allowlist: Sequence[str] | None = None,
         pricing: Mapping[str, ModelPricing] | None = None,
+        max_calls_per_step: int = 16,
+        max_tool_bytes_per_step: int = 16_000,
+        closing_seconds: float = 30.0,
     ) -> Agent:
         """Define an agent under a name that rows may ask for.
 
@@ -92,6 +95,9 @@ class AgentQ:
             model: an object with `complete(ChatRequest)`, `scripted`, or `module:factory`.
             loop_detector: the thresholds of each run's detector; None switches it off.
             allowlist: the tools that it may see and use; None for all of `tools`.
+            max_tool_bytes_per_step: of all results of a step together. A run sets the worst case of so much
+                aside for its closing turn: with a client that has no `bound`, four tokens a byte.
+            closing_seconds: the deadline of the closing turn.
 
         Raises:
             UsageError: when the name is taken, or the model cannot be had.
@@ -114,6 +120,9 @@ class AgentQ:
             max_tool_errors=max_tool_errors,
             max_output_tokens=max_output_tokens,
             loop_detector=loop_detector,
+            max_calls_per_step=max_calls_per_step,
+            max_tool_bytes_per_step=max_tool_bytes_per_step,
+            closing_seconds=closing_seconds,
         )
         return self.agents[name]
 

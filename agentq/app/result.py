@@ -28,6 +28,7 @@ class Result:
     attempts: int
     error: dict[str, str] | None
     stop_scope: str | None
+    stop_detail: str | None
     started_ms: int | None
     ended_ms: int | None
     metadata: dict[str, Any]
@@ -38,7 +39,7 @@ def result_of(record: RunRecord) -> Result:
     """The result of a run that has ended."""
     reason = record.stop_reason or StopReason.CANCELLED
     error = None
-    if not (reason.is_success or reason.is_budget):
+    if not reason.is_success and (not reason.is_budget or not record.answer):
         error = {"code": reason.value, "message": record.stop_detail or reason.value.replace("_", " ")}
     return Result(
         custom_id=record.spec.custom_id,
@@ -53,6 +54,7 @@ def result_of(record: RunRecord) -> Result:
         attempts=record.attempts,
         error=error,
         stop_scope=record.stop_scope,
+        stop_detail=record.stop_detail,
         started_ms=record.started_ms,
         ended_ms=record.ended_ms,
         metadata=dict(record.spec.metadata),

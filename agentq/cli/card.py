@@ -31,6 +31,8 @@ def run_fields(record: RunRecord) -> dict[str, Any]:
         "answer": record.answer,
         "steps": record.steps,
         "attempts": record.attempts,
+        "failures": record.failures,
+        "last_error": record.last_error,
         "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
         "usd": format_usd(record.usd_nano),
         "pending": [
@@ -60,6 +62,8 @@ def run_card(console: Console, record: RunRecord) -> None:
         f"{format_usd(record.usd_nano)} USD, {record.seconds_ms / 1000:.1f} s at work"
     )
     console.out(f"  submitted {_clock(record.created_ms)}, ended {_clock(record.ended_ms)}")
+    if record.failures:
+        console.out(f"  the last {plural(record.failures, 'model call')} failed: {record.last_error}")
     for call in record.pending:
         console.out(
             f"  waits for approval of {call.tool}({call.arguments}), asked {_clock(call.asked_at_ms)}"

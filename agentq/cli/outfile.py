@@ -32,7 +32,7 @@ def write_results(session: Session, batch: Batch, target: str) -> None:
     try:
         with path.open("a", encoding="utf-8") as file:
             for line in lines:
-                if json.loads(line)["custom_id"] not in present:
+                if json.loads(line)["id"] not in present:
                     file.write(line + "\n")
                     written += 1
     except OSError as error:
@@ -42,7 +42,7 @@ def write_results(session: Session, batch: Batch, target: str) -> None:
 
 
 def ids_present(path: Path) -> set[str]:
-    """The custom ids in a file of results. Half a line at its end, left by a crash, is cut off.
+    """The runs in a file of results. Half a line at its end, left by a crash, is cut off.
 
     Raises:
         UsageError: when the file holds something else.
@@ -52,7 +52,7 @@ def ids_present(path: Path) -> set[str]:
     try:
         _cut_half_line(path)
         with path.open(encoding="utf-8") as file:
-            return {json.loads(line)["custom_id"] for line in file if line.strip()}
+            return {json.loads(line)["id"] for line in file if line.strip()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

@@ -17,12 +17,13 @@ def result_line(result: Result) -> dict[str, Any]:
         "id": result.run_id,
         "custom_id": result.custom_id,
         "response": _response(result),
-        "error": _error(result),
+        "error": result.error,
         "agentq": {
             "agent": result.agent,
             "state": result.state,
             "stop_reason": result.stop_reason.value,
             "stop_scope": result.stop_scope,
+            "stop_detail": result.stop_detail,
             "answer": result.answer or None,
             "output": result.output,
             "steps": result.steps,
@@ -70,7 +71,3 @@ def _response(result: Result) -> dict[str, Any] | None:
             },
         },
     }
-
-
-def _error(result: Result) -> dict[str, str] | None:
-    return result.error if result.stop_reason.is_failure or not result.answer else None

@@ -102,5 +102,5 @@ def _conclude(session: Session, record: RunRecord) -> int:
 
 
 def _exit_code(record: RunRecord, reason: str) -> int:
-    tally = Tally(record.id, 1, 0, 0, 0, 1, record.usd_nano, 0, {reason: 1})
+    tally = Tally(record.id, total=1, ended=1, spent_nano=record.usd_nano, stop_reasons={reason: 1})
     return tally.exit_code(provider_refused=is_refusal(record.stop_detail))

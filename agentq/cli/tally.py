@@ -28,12 +28,13 @@ class Tally:
 
     name: str
     total: int
-    queued: int
-    running: int
-    waiting: int
-    ended: int
-    spent_nano: int
-    reserved_nano: int
+    queued: int = 0
+    running: int = 0
+    waiting: int = 0
+    ended: int = 0
+    spent_nano: int = 0
+    reserved_nano: int = 0
+    escrowed_nano: int = 0
     stop_reasons: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -49,7 +50,8 @@ class Tally:
             waiting=counts["waiting"],
             ended=counts["ended"],
             spent_nano=account.spent_nano,
-            reserved_nano=account.reserved_nano + account.escrowed_nano,
+            reserved_nano=account.reserved_nano,
+            escrowed_nano=account.escrowed_nano,
             stop_reasons=batch.stop_reasons(),
         )
 
@@ -90,6 +92,7 @@ class Tally:
             "stop_reasons": dict(self.stop_reasons),
             "spent_usd": format_usd(self.spent_nano),
             "reserved_usd": format_usd(self.reserved_nano),
+            "escrowed_usd": format_usd(self.escrowed_nano),
         }
 
     def __str__(self) -> str:

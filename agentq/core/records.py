@@ -54,6 +54,8 @@ class Claim:
     """None: the thread is as it was after the commit that the claim named."""
     spent_ms: int
     failures: int
+    """Failed model calls in a row; `unclear` of them may have been billed."""
+    unclear: int
     now_ms: int
 
 
@@ -79,6 +81,14 @@ class Settlement:
     how: str
     usd: int = 0
     tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A model call that failed: what it said, and how many in a row may have been billed by now."""
+
+    message: str
+    unclear: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +166,9 @@ class RunRecord:
     steps: int = 0
     attempts: int = 1
     seconds_ms: int = 0
+    failures: int = 0
+    """Failed model calls in a row, up to now."""
+    last_error: str | None = None
     started_ms: int | None = None
     ended_ms: int | None = None
     pending: tuple[PendingCall, ...] = ()

@@ -65,6 +65,9 @@ class Settings:
 
 
 NAMES = tuple(field.name for field in fields(Settings))
+PREFIX = "AGENTQ_"
+NOT_SETTINGS = {"AGENTQ_FAILPOINTS", "AGENTQ_REDIS_SERVER", "AGENTQ_LIFELINE_FD"}
+"""Variables with the prefix that are for tests, the embedded server and child processes."""
 _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
 _MONEY = {name for name in NAMES if name.endswith("_usd")}
 
@@ -84,10 +87,10 @@ def load_settings(
     """
     merged: dict[str, Any] = {} if namespace is None else {"namespace": namespace}
     merged.update(_from_file(folder or Path()))
-    for name in NAMES:
-        text = os.environ.get(f"AGENTQ_{name.upper()}")
-        if text:
-            merged[name] = _checked(name, text, f"AGENTQ_{name.upper()}")
+    for variable, text in os.environ.items():
+        if variable.startswith(PREFIX) and variable not in NOT_SETTINGS and text:
+            name = variable.removeprefix(PREFIX).lower()
+            merged[name] = _checked(name, text, variable)
     for name, value in overrides.items():
         if value is not None:
             merged[name] = _checked(name, value, name)

@@ -8,45 +8,41 @@ kept before any tool acts (`after_model`), and the results are kept before the n
 from __future__ import annotations
 
 import logging
-import random
 
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets, Need
+from agentq.agent.deadline import complete
 from agentq.agent.loop import (
     CallModel,
     Close,
     End,
     RunTools,
     Wait,
-    apply_closing,
     apply_reply,
     apply_results,
     end,
     next_action,
 )
-from agentq.agent.request import call_need, closing_need, closing_request, model_request
+from agentq.agent.request import call_need, model_request
 from agentq.agent.thread import pending_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Claim, Delta, Denied, Granted, Settlement
+from agentq.core.records import Claim, Delta, Denied, Failure, Granted, Settlement
 from agentq.engine.bench import Bench
 from agentq.engine.bill import settle
+from agentq.engine.closing import close
+from agentq.engine.failure import backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
-from agentq.provider.errors import LLMError, RateLimited
 from agentq.provider.types import ChatRequest, ChatResult, ToolCall
 from agentq.tools import CallContext, call_signature
 
 log = logging.getLogger("agentq.step")
 
-CALL_FAILURES_MAX = 8
-"""Failed model calls in a row on one step after which the run ends as `model_error`."""
-UNCLEAR_FAILURES_MAX = 3
-"""The same for failures that may have been billed: each is charged in full."""
-BACKOFF_CAP_MS = 60_000
 UNKNOWN_AGENT_DELAY_MS = 5_000
 WAIT_FOR_MONEY_MS = 500
+WAIT_FOR_OTHERS_MS = 5_000
 
 
 def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
@@ -67,7 +63,7 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
         bench.store.runs.release(claim.lease, delay_ms=UNKNOWN_AGENT_DELAY_MS)
         return
     with bench.leases.keep(claim.lease, sent_at=sent_at) as hold:
-        at_work = _Step(bench, agent, claim, hold, kept)
+        at_work = Step(bench, agent, claim, hold, kept)
         try:
             at_work.advance()
         except LeaseLostError as lost:
@@ -75,7 +71,7 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
             bench.store.runs.release(claim.lease, delay_ms=0, settlement=at_work.unsent)
 
 
-class _Step:
+class Step:
     """A claimed step at work. Every path through it ends in one commit or one release."""
 
     def __init__(self, bench: Bench, agent: Agent, claim: Claim, hold: Hold, kept: Snapshot | None) -> None:
@@ -111,7 +107,7 @@ class _Step:
             case RunTools(calls):
                 self.run_tools(calls)
             case Close(reason):
-                self.close(reason)
+                close(self, reason)
             case Wait() as wait:
                 self.wait(wait, None)
             case End():
@@ -120,6 +116,7 @@ class _Step:
     # ── the model ────────────────────────────────────────────────────────────────────────────────
 
     def call_model(self) -> None:
+        """Make this step's one model call, if the money for it can be had, and keep the reply."""
         request = model_request(self.agent, self.thread, self.claim.spec.metadata)
         granted = self.reserve(call_need(self.agent, self.thread, request, self.claim.spec.metadata))
         if not isinstance(granted, Granted):
@@ -164,24 +161,29 @@ class _Step:
                 return answer
             case Denied(kind="wait"):
                 # Calls in flight hold the money that this one needs; they give back what they do not use.
-                delay_ms = WAIT_FOR_MONEY_MS + random.randrange(WAIT_FOR_MONEY_MS)  # noqa: S311 - jitter
-                self.runs.release(self.lease, delay_ms=delay_ms)
+                self.runs.release(self.lease, delay_ms=spread(WAIT_FOR_MONEY_MS))
+            case Denied(kind="winddown") if not self.admitted:
+                # Only the closing turns of others stand in the way, and this run holds none of its own: it
+                # blocks nobody, so it waits for them to be used or given back.
+                self.runs.release(self.lease, delay_ms=spread(WAIT_FOR_OTHERS_MS))
             case Denied(scope, unit, _):
                 if scope != f"run:{self.lease.run_id}":
                     self.stop_scope = scope
                 reason = StopReason.TOKEN_BUDGET if unit == "tokens" else StopReason.COST_BUDGET
                 self.thread.closing = reason
-                self.close(reason)
+                close(self, reason)
             case refusal:
                 raise LeaseLostError(f"the ledger answered {refusal}")
         return None
 
-    def complete(self, request: ChatRequest, granted: Granted) -> ChatResult | Exception:
-        """The one request that this reservation stands for."""
+    def complete(
+        self, request: ChatRequest, granted: Granted, *, seconds: float | None = None
+    ) -> ChatResult | Exception:
+        """The one request that this reservation stands for, within so many seconds."""
         self.hold.check()
         self.unsent = None
         try:
-            return self.agent.client.complete(request)
+            return complete(self.agent.client, request, seconds)
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome of the call
             log.warning(
                 "call_failed run=%s reservation=%s error=%r", self.lease.run_id, granted.reservation, error
@@ -190,34 +192,31 @@ class _Step:
 
     def failed(self, error: Exception, granted: Granted) -> None:
         """Close the reservation of a failed call, then try again later or end the run."""
-        unclear = getattr(error, "billed", None) is not False
-        settlement = Settlement(granted.reservation, "forfeit" if unclear else "release")
-        limit = UNCLEAR_FAILURES_MAX if unclear else CALL_FAILURES_MAX
-        if isinstance(error, LLMError) and error.retryable and self.claim.failures + 1 < limit:
-            self.retry_later(error, settlement)
+        settlement = Settlement(granted.reservation, "forfeit" if is_unclear(error) else "release")
+        if self.retried(error, settlement):
             return
-        end(self.thread, StopReason.MODEL_ERROR, f"{type(error).__name__}: {error}", kind="model_error")
-        self.finish(settlement, detail=f"{type(error).__name__}: {error}"[:500])
+        end(self.thread, StopReason.MODEL_ERROR, described(error), kind="model_error")
+        self.finish(settlement, detail=described(error))
 
-    def retry_later(self, error: LLMError, settlement: Settlement) -> None:
-        """Give the step back with a due time: no worker sleeps for a provider."""
-        delay_ms = min(500 * 2**self.claim.failures, BACKOFF_CAP_MS)
-        if isinstance(error, RateLimited) and error.retry_after_s is not None:
-            delay_ms = max(delay_ms, round(error.retry_after_s * 1000))
-        jitter_ms = random.randrange(250)  # noqa: S311 - spreads a herd
-        head = self.delta().head if self.thread.closing else None
+    def retried(self, error: Exception, settlement: Settlement) -> bool:
+        """Give the step back with a due time, when the error allows it: no worker sleeps for a provider."""
+        failures, unclear = self.claim.failures + 1, self.claim.unclear + is_unclear(error)
+        if not may_retry(error, failures=failures, unclear=unclear):
+            return False
         self.runs.release(
             self.lease,
-            delay_ms=delay_ms + jitter_ms,
+            delay_ms=backoff_ms(error, failures),
             settlement=settlement,
-            failed=True,
-            head=head,
+            failed=Failure(described(error), unclear),
+            head=self.delta().head if self.thread.closing else None,
             scope=self.stop_scope,
         )
+        return True
 
     # ── the tools ────────────────────────────────────────────────────────────────────────────────
 
     def run_tools(self, calls: tuple[ToolCall, ...]) -> None:
+        """Execute the calls of the kept reply and commit the step."""
         self.hold.check()
         spec = self.claim.spec
         context = CallContext(
@@ -255,57 +254,6 @@ class _Step:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def close(self, reason: StopReason) -> None:
-        """The closing turn: one tool-free call out of the escrow, then the run ends for this reason."""
-        request = closing_request(self.agent, self.thread, reason, self.claim.spec.metadata)
-        granted, converted = self.reserve_closing(closing_need(self.agent, self.thread, request))
-        if granted is None:
-            admitted = self.snapshot.usage.total_tokens > 0 or self.claim.failures > 0
-            end(self.thread, reason, "no money is left for a closing turn", kind="final_turn")
-            self.finish(None, detail="closing_turn_lost" if admitted else "not_admitted")
-            return
-        result = self.complete(request, granted)
-        if isinstance(result, Exception):
-            self.closing_failed(result, reason, granted, converted=converted)
-            return
-        result, cost, settlement = settle(self.agent, result, granted)
-        self.snapshot.usage += result.usage
-        apply_closing(self.agent, self.thread, reason, result, cost=cost)
-        failpoint("step.after_closing")
-        self.finish(settlement)
-
-    def reserve_closing(self, need: Need) -> tuple[Granted | None, bool]:
-        """The escrow as a reservation, or a fresh one when the escrow was never set or is already lost."""
-        answer = self.ledger.convert(self.lease, self.requests + 1)
-        converted = isinstance(answer, Granted)
-        if answer is None:
-            fresh = self.ledger.reserve(
-                self.lease, self.requests + 1, usd=need.usd, tokens=need.tokens, escrow_usd=0, escrow_tokens=0
-            )
-            if isinstance(fresh, Denied):
-                return None, False
-            answer = fresh
-        if not isinstance(answer, Granted):
-            raise LeaseLostError(f"the ledger answered {answer}")
-        self.requests += 1
-        self.unsent = Settlement(answer.reservation, "restore" if converted else "release")
-        failpoint("step.after_convert")
-        return answer, converted
-
-    def closing_failed(
-        self, error: Exception, reason: StopReason, granted: Granted, *, converted: bool
-    ) -> None:
-        """A closing call that failed: tried again while it may be, else the run ends without an answer."""
-        unclear = getattr(error, "billed", None) is not False
-        how = "forfeit" if unclear else ("restore" if converted else "release")
-        settlement = Settlement(granted.reservation, how)
-        self.thread.closing = reason
-        if isinstance(error, LLMError) and error.retryable and self.claim.failures + 1 < CALL_FAILURES_MAX:
-            self.retry_later(error, settlement)
-            return
-        end(self.thread, reason, f"{type(error).__name__}: {error}", kind="final_turn")
-        self.finish(settlement, detail="closing_turn_lost")
-
     def finish(self, settlement: Settlement | None, *, detail: str = "") -> None:
         """End the run with what its thread says."""
         reason = StopReason(self.thread.stop_reason or StopReason.FINISHED)
@@ -318,7 +266,17 @@ class _Step:
             scope=self.stop_scope,
             detail=detail,
         )
-        log.info("run_ended run=%s reason=%s answer=%s", self.lease.run_id, reason.value, answer)
+        log.info(
+            "run_ended run=%s agent=%s model=%s batch=%s reason=%s steps=%d usd=%s committed=%s",
+            self.lease.run_id,
+            self.agent.name,
+            self.agent.client.model,
+            self.claim.spec.batch or "-",
+            reason.value,
+            self.thread.step,
+            self.thread.spend.usd,
+            answer,
+        )
 
     def proceed(self, settlement: Settlement | None) -> None:
         """Commit the step and ask for the next one. Lost in between? The tick sends it again."""
@@ -333,7 +291,13 @@ class _Step:
         if hint is None:
             self.bench.dispatch(run_id, following)
 
+    @property
+    def admitted(self) -> bool:
+        """Whether the run has reserved before: from then on it holds the money of its closing turn."""
+        return self.snapshot.usage.total_tokens > 0 or self.claim.failures > 0
+
     def delta(self) -> Delta:
+        """What the thread has gained since the last commit."""
         return self.snapshot.delta(self.now_ms())
 
     def now_ms(self) -> int:

@@ -8,9 +8,9 @@ script may touch them all. "retention" is `retention_days` after the run, or the
     run:<r>              hash    spec (as submitted) scopes tenant batch       retention of the run
                                  custom_id hash created ttl · state step phase
                                  fence rn op started claimed ms head ·
-                                 not_before hints failures deaths rescues ·
-                                 pending deadline · stop_reason stop_scope
-                                 stop_detail answer ended
+                                 not_before hints failures unclear error deaths
+                                 rescues · pending deadline · stop_reason
+                                 stop_scope stop_detail answer ended
     run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
     run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
     run:<r>:cache        hash    call signature → result of a side effect      retention of the run

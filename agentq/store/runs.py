@@ -16,6 +16,7 @@ from agentq.core.money import to_nano
 from agentq.core.records import (
     Claim,
     Delta,
+    Failure,
     Lease,
     PendingCall,
     RunRecord,
@@ -128,7 +129,7 @@ class Runs:
         asked = "" if step is None else step
         reply = self._scripts.call("step_claim", run_id, asked, new_nonce(), lease_ms, known)
         match reply:
-            case ["OK", fence, now, at, phase, spent_ms, failures, spec, *pieces]:
+            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, spec, *pieces]:
                 return Claim(
                     lease=Lease(run_id, fence, int(at)),
                     spec=RunSpec(**json.loads(spec)),
@@ -136,6 +137,7 @@ class Runs:
                     parts=_parts(*pieces) if pieces else None,
                     spent_ms=int(spent_ms),
                     failures=int(failures),
+                    unclear=int(unclear),
                     now_ms=int(now),
                 )
             case [("BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
@@ -232,14 +234,17 @@ class Runs:
         *,
         delay_ms: int,
         settlement: Settlement | None = None,
-        failed: bool = False,
+        failed: Failure | None = None,
         head: str | None = None,
         scope: str = "",
     ) -> Answer:
         """Give the step back without progress: claimable at once, or after `delay_ms`.
 
         Args:
-            failed: a model call failed; the run counts how many did in a row.
+            lease: the step's.
+            delay_ms: when it may be claimed again.
+            settlement: how the reservation of its request closes.
+            failed: a model call failed; the run counts how many did in a row, and says what the last said.
             head: a new head of the thread, when something was decided nevertheless.
             scope: the scope that stopped the run, when its closing turn is still to come.
         """
@@ -247,6 +252,8 @@ class Runs:
         fields: list[Arg] = [] if head is None else ["head", head]
         if scope:
             fields += ["stop_scope", scope]
+        if failed is not None:
+            fields += ["error", failed.message, "unclear", failed.unclear]
         reply = self._scripts.call(
             "step_release",
             lease.run_id,
@@ -258,7 +265,7 @@ class Runs:
             closing.how,
             closing.usd,
             closing.tokens,
-            int(failed),
+            int(failed is not None),
             len(fields),
             *fields,
         )
@@ -358,6 +365,8 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
         steps=int(head.get("step", 0)),
         attempts=1 + int(fields.get("rescues", 0)),
         seconds_ms=int(fields.get("ms", 0)),
+        failures=int(fields.get("failures", 0)),
+        last_error=fields.get("error"),
         started_ms=int(fields["started"]) if "started" in fields else None,
         ended_ms=int(fields["ended"]) if "ended" in fields else None,
         pending=tuple(

@@ -95,6 +95,8 @@ def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: 
             self.background: Background | None = None
 
         def start(self, worker: Any) -> None:
+            # One line for each run that ends, also where the worker itself is quiet.
+            logging.getLogger("agentq").setLevel(logging.INFO)
             self.background = Background(bench(), tick_seconds=tick_seconds, slots=worker.pool.num_processes)
             self.background.start()
             if worker.app.conf.worker_disable_prefetch and getattr(worker, "hub", None) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Delta, Settlement
+from agentq.core.records import Delta, Failure, Settlement
 from agentq.store import Store, keys
 from agentq.store.keys import PERMANENT
 from agentq.store.watch import DEATHS_MAX
@@ -41,7 +41,7 @@ def end(store: Store, run_id: str, ending: str) -> None:
             store.runs.commit_tools(lease, DELTA, settle)
             store.runs.commit_end(lease, DELTA, None, StopReason.FINISHED, answer="x", scope="s", detail="d")
         case "cancelled":
-            store.runs.release(lease, delay_ms=9_000, settlement=settle, failed=True)
+            store.runs.release(lease, delay_ms=9_000, settlement=settle, failed=Failure("why", 1))
             store.runs.cancel(run_id, "test")
         case "cancelled in a call":
             store.runs.cancel(run_id, "test")
@@ -145,7 +145,7 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     age(store, "again")
     assert due(store).hints == [("again", 0)]
     happened.append(seen(store))
-    store.runs.release(claim_run(store, "again").lease, delay_ms=1000, failed=True)
+    store.runs.release(claim_run(store, "again").lease, delay_ms=1000, failed=Failure("why", 1))
     happened.append(seen(store))
     everything(store)
     happened.append(seen(store))

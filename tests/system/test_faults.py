@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
@@ -48,9 +49,7 @@ def test_two_hundred_runs_survive_a_worker_killed_every_few_seconds(make_fleet):
         victim.wait()
         workers.append(fleet.start_worker())
         if kill % 2:
-            wait_until(
-                lambda held=held: moved_on(fleet, held), "the killed worker's steps to be taken up", 20
-            )
+            wait_until(partial(moved_on, fleet, held), "the killed worker's steps to be taken up", 20)
     assert kill >= 3
     batch.wait(240)
     assert batch.counts()["ended"] == 200

@@ -66,7 +66,8 @@ def test_flower_shows_each_step_with_its_run(make_fleet, started_by):
         wait_until(lambda: get(port, "/healthcheck")[0] == 200, "Flower to answer", 30)
         wait_until(lambda: seen_workers(port), "Flower to see the worker", 30)
         fleet.submit(2, 3).wait(60)
-        shown = wait_until(lambda: len(tasks(port)) == 6 and tasks(port), "Flower to show the six steps", 30)
+        wait_until(lambda: len(tasks(port)) == 6, "Flower to show the six steps", 30)
+        shown = tasks(port)
         fleet.check("b", steps=3)
     finally:
         for process in processes:

@@ -4,7 +4,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 step that the message asks for, or '' for any   3 nonce, also the operation id   4 lease ms
 --       5 the last commit whose thread the caller has, or ''
--- REPLY {"OK", fence, now, step, phase, ms spent, failures, spec [, head, messages, trace, cached results]}
+-- REPLY {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec [, head, messages, trace, cached results]}
 --       (messages and trace as one JSON array each, cached results as names and values; without them when
 --       the caller has the thread)
 --       | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
@@ -26,10 +26,10 @@ if not replay then
   if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
-local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'spec', 'head', 'op')
-if ARGV[5] ~= '' and ARGV[5] == r[7] then
-  return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5]}
+local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'head', 'op')
+if ARGV[5] ~= '' and ARGV[5] == r[8] then
+  return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6]}
 end
-return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5], r[6],
+return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7],
   json_array(redis.call('LRANGE', run .. ':msgs', 0, -1)), json_array(redis.call('LRANGE', run .. ':trace', 0, -1)),
   redis.call('HGETALL', run .. ':cache')}

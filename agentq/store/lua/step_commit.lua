@@ -40,7 +40,7 @@ cached, at = take(at)
 hint = take(at)
 if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
 if f[4] then redis.call('HDEL', run, 'deaths') end
-if f[5] and outcome ~= 'continue' then redis.call('HDEL', run, 'failures') end
+if f[5] then redis.call('HDEL', run, 'failures', 'unclear', 'error') end
 fields[#fields + 1] = 'op'
 fields[#fields + 1] = op
 if outcome == 'end' then

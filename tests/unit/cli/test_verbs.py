@@ -111,9 +111,9 @@ def test_results_are_appended_once(app: FakeApp, tmp_path: Path) -> None:
 
 def test_half_a_line_left_by_a_crash_is_written_again(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    out.write_text('{"custom_id": "a"}\n{"custom_id": "b')
-    assert ids_present(out) == {"a"}
-    assert out.read_text() == '{"custom_id": "a"}\n'
+    out.write_text('{"id": "run_a"}\n{"id": "run_b')
+    assert ids_present(out) == {"run_a"}
+    assert out.read_text() == '{"id": "run_a"}\n'
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_run_that_waits_shows_what_for(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_tally_that_only_waits_is_settled() -> None:
-    tally = Tally("b", 3, 0, 0, 1, 2, 0, 0, {"finished": 2})
+    tally = Tally("b", total=3, waiting=1, ended=2, stop_reasons={"finished": 2})
     assert tally.is_settled
     assert str(tally) == "2 of 3 ended, 1 waiting for approval, 0.000000 USD"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from threading import Event
+from typing import Any
 
 import pytest
 import redis
@@ -60,7 +61,7 @@ def test_another_broker_runs_on_stock_celery():
 def test_a_closed_connection_is_a_lost_connection_not_a_crash(server):
     """kombu 5.7.0 answers with an AttributeError, which takes the worker down."""
     connection = HintConnection(server.broker_url)
-    channel = connection.channel()
+    channel: Any = connection.channel()
     connection.collect()
     with pytest.raises(redis.exceptions.ConnectionError):
         channel._connparams()
@@ -71,8 +72,8 @@ def test_the_event_loop_is_woken_when_a_thread_is_free():
     """Otherwise a full pool takes its next message only when the loop looks again, up to a second later."""
     woken = Event()
     hub = Hub()
-    hub.call_soon = lambda callback: woken.set()  # type: ignore[method-assign]
-    pool = TaskPool(1)
+    hub.call_soon = lambda callback: woken.set()  # type: ignore[method-assign,misc]
+    pool: Any = TaskPool(1)
     wake_when_done(pool, hub)
     go_on = Event()
     pool.on_apply(go_on.wait, (5,))
