@@ -49,9 +49,10 @@ TIMEOUT = 60.0
 
 WHAT = """\
 agentq   one step = one claim, one reservation, one scripted model call, one commit, one tool call that
-         returns 1 kB, one commit, one message; the last step only answers, with 1 kB. All is on: lease,
-         fence, heartbeat, tick, trace, loop detector, the checks of the call, limits in USD on the run and
-         on its batch. A killed worker's step is done again, and each is committed once.
+         returns 1 kB, one commit with the next message; the last step only answers, with 1 kB. All is on:
+         lease, fence, heartbeat, tick, trace, loop detector, the checks of the call, limits in USD on the run
+         and on its batch. A killed worker's step is done again, and each is committed once. With one worker
+         process, the process that committed a thread is also the next to work on it and need not read it.
 bare     one step = one Celery task with two arguments that sends itself again. Stock settings (early
          acknowledgement, prefetch 4). No thread, no model, no tool, no state: what Celery alone costs.
 obvious  one step = one Celery task that GETs the thread as JSON, appends one message of 1 kB, SETs it and
