@@ -12,8 +12,8 @@ import signal
 from functools import cache
 
 
-class FailpointError(RuntimeError):
-    """Raised by a failpoint whose action is `raise`."""
+class FailpointError(BaseException):
+    """Raised by a failpoint whose action is `raise`. Not an Exception: like a crash, nothing handles it."""
 
 
 @cache

@@ -32,7 +32,7 @@ from agentq.core.records import Claim, Delta, Denied, Failure, Granted, Settleme
 from agentq.engine.bench import Bench
 from agentq.engine.bill import settle
 from agentq.engine.closing import close
-from agentq.engine.failure import backoff_ms, described, is_unclear, may_retry, spread
+from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
 from agentq.provider.types import ChatRequest, ChatResult, ToolCall
@@ -69,6 +69,9 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
         except LeaseLostError as lost:
             log.warning("lease_lost run=%s step=%d why=%s", run_id, claim.lease.step, lost)
             bench.store.runs.release(claim.lease, delay_ms=0, settlement=at_work.unsent)
+        except Exception as error:
+            log.exception("step_failed run=%s step=%d", run_id, claim.lease.step)
+            at_work.broke(error)
 
 
 class Step:
@@ -253,6 +256,24 @@ class Step:
         self.runs.commit_wait(self.lease, self.delta(), settlement, gated, self.bench.approval_ms)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def broke(self, error: Exception) -> None:
+        """Something that is no outcome of a call went wrong: try again later, and not for ever.
+
+        A client's `bound`, say, or a full Redis that refuses to reserve. What was sent is charged in full.
+        """
+        failures = self.claim.failures + 1
+        if failures < FAILURES_MAX:
+            failed = Failure(described(error), self.claim.unclear)
+            delay_ms = backoff_ms(error, failures)
+            self.runs.release(self.lease, delay_ms=delay_ms, settlement=self.unsent, failed=failed)
+            return
+        self.thread.closing = None
+        end(self.thread, StopReason.MODEL_ERROR, described(error), kind="step_failed")
+        lost = self.delta()
+        # Of a step that went wrong only the reason is kept: its messages may be half of a turn.
+        last = Delta(head=lost.head, trace=lost.trace[-1:])
+        self.runs.commit_end(self.lease, last, self.unsent, StopReason.MODEL_ERROR, detail=described(error))
 
     def finish(self, settlement: Settlement | None, *, detail: str = "") -> None:
         """End the run with what its thread says."""

@@ -18,6 +18,7 @@ from agentq.core.money import format_usd, to_nano
 from agentq.core.records import RunSpec
 from agentq.engine.bench import Dispatch, MakeHint, no_hint
 from agentq.engine.bill import unpriced
+from agentq.engine.failure import described
 from agentq.engine.rows import Row
 from agentq.engine.snapshot import encode_head, encode_message
 from agentq.provider.types import Role, Usage
@@ -102,7 +103,12 @@ def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
 
 
 def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets) -> None:
-    need = closing_need(agent, thread, closing_request(agent, thread, _LONGEST_REASON, {}))
+    try:
+        need = closing_need(agent, thread, closing_request(agent, thread, _LONGEST_REASON, {}))
+    except Exception as error:
+        raise UsageError(
+            f"agent {name!r}: what a call can cost at most is not known: {described(error)}"
+        ) from error
     if limits.max_tokens is not None and need.tokens > limits.max_tokens:
         raise UsageError(
             f"agent {name!r}: a run could not even answer once within {limits.max_tokens} tokens",

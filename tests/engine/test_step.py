@@ -720,3 +720,35 @@ def test_a_lease_lost_before_the_call_charges_nothing_although_the_step_was_take
     assert rig.record(run).usd_nano == 0
     rig.check()
     assert finish_or_fail(rig, run).usd_nano == CALL_NANO
+
+
+# ── what is no outcome of a call ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_client_whose_bound_is_broken_ends_the_run_after_eight_tries_and_costs_nothing(rig: Rig):
+    class Broken(Moody):
+        def bound(self, req: ChatRequest) -> Usage:
+            if rig.submitted:
+                raise ZeroDivisionError("no bound")
+            return super().bound(req)
+
+    client = Broken(["done"])
+    rig.agent(client, look)
+    run = rig.submit("hello")
+    for tries in range(1, 8):
+        rig.step()
+        record = rig.record(run)
+        assert (record.state.value, record.failures, record.last_error) == (
+            "queued",
+            tries,
+            "ZeroDivisionError: no bound",
+        )
+        ready(rig.store, run)
+        rig.queue.append((run, 0))
+    rig.step()
+    record = rig.record(run)
+    assert record.stop_reason is StopReason.MODEL_ERROR
+    assert record.stop_detail == "ZeroDivisionError: no bound"
+    assert client.call_count == 0
+    assert rig.store.ledger.account(f"run:{run}").spent_nano == 0
+    rig.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -230,6 +231,18 @@ def test_a_server_that_is_not_there_is_exit_7_soon(desk: Desk, verb: str) -> Non
     assert time.monotonic() - started < 10
     assert "Traceback" not in failed.stderr
     assert "127.0.0.1:1" in failed.stderr + failed.stdout
+
+
+def test_a_server_that_listens_and_never_answers_is_exit_7_soon(desk: Desk) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        started = time.monotonic()
+        failed = desk.type("--redis-url", f"redis://127.0.0.1:{port}/0", "status", code=7)
+    assert time.monotonic() - started < 10
+    assert "Traceback" not in failed.stderr
+    assert f"127.0.0.1:{port}" in failed.stderr
 
 
 def test_a_worker_joins_what_up_has_started_and_leaves_on_its_own(desk: Desk) -> None:
