@@ -36,29 +36,31 @@ end
 
 -- ── the ledger ──────────────────────────────────────────────────────────────────────────────────
 -- A scope's fields: u nano-USD, t tokens; l limit, s spent, r reserved, e escrowed; uf, uo.
-local function scopes_of(run)
+-- A run's scopes, from the field `scopes` of its hash.
+local function scopes_in(text)
   local list = {}
-  for scope in string.gmatch(redis.call('HGET', run, 'scopes') or '', '%S+') do list[#list + 1] = scope end
+  for scope in string.gmatch(text or '', '%S+') do list[#list + 1] = scope end
   return list
 end
 
 -- The JSON array of texts that are JSON already: one reply instead of many.
 local function json_array(texts) return '[' .. table.concat(texts, ',') .. ']' end
 
--- Add to fields of all these scopes; a change of 0 writes nothing. Exact below 2^53.
-local function book(scopes, deltas)
+-- Add to fields of all these scopes; a change of 0 writes nothing. Exact below 2^53. `known` has, for each
+-- scope, the present values by name, where the caller has read them already.
+local function book(scopes, deltas, known)
   local names = {}
   for name, delta in pairs(deltas) do
     if delta ~= 0 then names[#names + 1] = name end
   end
   if #names == 0 then return end
   table.sort(names)
-  for _, scope in ipairs(scopes) do
+  for n, scope in ipairs(scopes) do
     local key, args = scope_key(scope), {}
-    local old = redis.call('HMGET', key, unpack(names))
+    local old = not known and redis.call('HMGET', key, unpack(names))
     for i, name in ipairs(names) do
       args[2 * i - 1] = name
-      args[2 * i] = int((tonumber(old[i]) or 0) + deltas[name])
+      args[2 * i] = int((tonumber(known and known[n][name] or old and old[i]) or 0) + deltas[name])
     end
     redis.call('HSET', key, unpack(args))
   end
@@ -160,11 +162,11 @@ end
 
 -- End a run: money closed, counters moved, every key given an end. `fields` are set beside the reason.
 local function end_run(id, run, reason, now, fields)
-  local scopes = scopes_of(run)
+  local f = redis.call('HMGET', run, 'fence', 'batch', 'ttl', 'claimed', 'ms', 'state',
+    'tenant', 'custom_id', 'scopes')
+  local scopes = scopes_in(f[9])
   forfeit_open(id, run, scopes)
   release_escrow(id, run, scopes)
-  local f = redis.call('HMGET', run, 'fence', 'batch', 'ttl', 'claimed', 'ms', 'state',
-    'tenant', 'custom_id')
   local spent = tonumber(f[5]) or 0
   if f[4] and (f[6] == 'running' or f[6] == 'cancelling') then spent = spent + math.max(0, now - tonumber(f[4])) end
   redis.call('HSET', run, 'state', 'ended', 'stop_reason', reason, 'ended', int(now), 'fence', raised(f[1]),

@@ -6,7 +6,7 @@
 -- FLAGS allow-oom
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'fence', 'rn')
+local f = redis.call('HMGET', run, 'state', 'fence', 'rn', 'scopes')
 if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
 local reservation = fence .. ':' .. int(n)
 if n <= tonumber(f[3]) then
@@ -19,6 +19,6 @@ if not held then return {'NONE'} end
 redis.call('HDEL', run .. ':open', 'escrow')
 redis.call('HSET', run .. ':open', reservation, int(usd) .. ' ' .. int(tokens))
 redis.call('HSET', run, 'rn', int(n))
-book(scopes_of(run), {ur = usd, tr = tokens, ue = -usd, te = -tokens})
+book(scopes_in(f[4]), {ur = usd, tr = tokens, ue = -usd, te = -tokens})
 log('convert', id .. ':' .. reservation, usd, tokens)
 return {'OK', reservation, int(usd), int(tokens)}

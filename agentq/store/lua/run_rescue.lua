@@ -11,7 +11,7 @@ local due = redis.call('ZSCORE', watch, id)
 if not due then return {'GONE'} end
 local now = now_ms()
 if tonumber(due) > now then return {'NOT_DUE'} end
-local f = redis.call('HMGET', run, 'state', 'step', 'deaths')
+local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes')
 local state = f[1]
 if not state or state == 'ended' then
   redis.call('ZREM', watch, id)
@@ -37,6 +37,6 @@ if deaths >= tonumber(ARGV[4]) then
   end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths)})
   return {'ENDED', 'attempts_exhausted'}
 end
-forfeit_open(id, run, scopes_of(run))
+forfeit_open(id, run, scopes_in(f[4]))
 requeue(id, run, now, now + grace, {'deaths', int(deaths)})
 return {'RESCUED', f[2]}

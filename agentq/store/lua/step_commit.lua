@@ -11,7 +11,7 @@
 -- FLAGS allow-oom
 local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step', 'stop_reason')
+local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step', 'stop_reason', 'scopes')
 local state = f[1]
 if not state then return {'MISSING'} end
 if f[3] == op then
@@ -20,8 +20,8 @@ if f[3] == op then
   return {'OK'}
 end
 local usd, tokens = amount(ARGV[9]), amount(ARGV[10])
-local now = now_ms()
-if ARGV[7] ~= '' then close_reservation(id, run, scopes_of(run), ARGV[7], ARGV[8], usd, tokens) end
+local now, scopes = now_ms(), scopes_in(f[8])
+if ARGV[7] ~= '' then close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) end
 if state ~= 'running' or f[2] ~= fence then
   if was_holder(state, f[2], fence) then
     end_run(id, run, 'cancelled', now, {'op', op})
@@ -48,7 +48,7 @@ if outcome == 'end' then
 elseif outcome == 'tools' then
   redis.call('HSET', run, 'phase', 'tools', unpack(fields))
 elseif outcome == 'continue' then
-  forfeit_open(id, run, scopes_of(run))
+  forfeit_open(id, run, scopes)
   fields[#fields + 1] = 'step'
   fields[#fields + 1] = int(tonumber(f[6]) + 1)
   fields[#fields + 1] = 'phase'
@@ -56,7 +56,7 @@ elseif outcome == 'continue' then
   requeue(id, run, now, now + tonumber(ARGV[6]), fields)
   if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
 else
-  forfeit_open(id, run, scopes_of(run))
+  forfeit_open(id, run, scopes)
   fields[#fields + 1] = 'phase'
   fields[#fields + 1] = 'tools'
   fields[#fields + 1] = 'deadline'

@@ -8,7 +8,7 @@
 -- FLAGS allow-oom
 local id, fence, op, delay = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'failures')
+local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'failures', 'scopes')
 local state = f[1]
 if not state then return {'MISSING'} end
 if f[3] == op then
@@ -17,7 +17,7 @@ if f[3] == op then
 end
 local usd, tokens = amount(ARGV[8]), amount(ARGV[9])
 local now = now_ms()
-local scopes = scopes_of(run)
+local scopes = scopes_in(f[5])
 if ARGV[6] ~= '' then close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) end
 if state ~= 'running' or f[2] ~= fence then
   if was_holder(state, f[2], fence) then
