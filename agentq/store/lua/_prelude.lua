@@ -186,6 +186,15 @@ local function end_run(id, run, reason, now, fields)
   end
 end
 
+-- Why a worker may not go on with a run that it once claimed, or nil when it may. The holder of a run that
+-- is being cancelled ends it here: its bill is booked, and nobody waits for its lease.
+local function refusal(id, run, state, current, mine, op, now)
+  if state == 'running' and current == mine then return nil end
+  if not was_holder(state, current, mine) then return {'STALE'} end
+  end_run(id, run, 'cancelled', now, {'op', op})
+  return {'CANCELLED'}
+end
+
 -- Back to `queued`: anyone may claim the run from now on, or from `due` when it is delayed.
 local function requeue(id, run, now, due, fields)
   local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms')

@@ -22,13 +22,8 @@ end
 local usd, tokens = amount(ARGV[9]), amount(ARGV[10])
 local now, scopes = now_ms(), scopes_in(f[8])
 if ARGV[7] ~= '' then close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) end
-if state ~= 'running' or f[2] ~= fence then
-  if was_holder(state, f[2], fence) then
-    end_run(id, run, 'cancelled', now, {'op', op})
-    return {'CANCELLED'}
-  end
-  return {'STALE'}
-end
+local refused = refusal(id, run, state, f[2], fence, op, now)
+if refused then return refused end
 local fields, at = take(11)
 local lists = {}
 for _, part in ipairs({':msgs', ':trace'}) do

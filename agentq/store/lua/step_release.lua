@@ -19,13 +19,8 @@ local usd, tokens = amount(ARGV[8]), amount(ARGV[9])
 local now = now_ms()
 local scopes = scopes_in(f[5])
 if ARGV[6] ~= '' then close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) end
-if state ~= 'running' or f[2] ~= fence then
-  if was_holder(state, f[2], fence) then
-    end_run(id, run, 'cancelled', now, {'op', op})
-    return {'CANCELLED'}
-  end
-  return {'STALE'}
-end
+local refused = refusal(id, run, state, f[2], fence, op, now)
+if refused then return refused end
 forfeit_open(id, run, scopes)
 local fields = take(11)
 fields[#fields + 1] = 'op'
