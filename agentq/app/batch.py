@@ -11,9 +11,11 @@ from agentq.app.run import Run
 from agentq.app.waiting import wait_for
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState
-from agentq.core.records import Account, BatchRecord
+from agentq.core.records import Account, BatchRecord, PendingCall
 from agentq.engine.cancel import cancel_batch
 from agentq.store.connect import Store
+
+_CHUNK = 500
 
 
 class Batch:
@@ -59,6 +61,18 @@ class Batch:
         """Its runs in input order."""
         for chunk in self._store.batches.runs(self.name):
             yield from (Run(self._store, run_id) for run_id in chunk)
+
+    def pending(self, limit: int = 20) -> list[tuple[str, PendingCall]]:
+        """Tool calls of its runs that wait for a decision, with the run's id; at most about `limit`."""
+        found: list[tuple[str, PendingCall]] = []
+        live = self._store.batches.live(self.name)
+        for start in range(0, len(live), _CHUNK):
+            for record in self._store.runs.read_many(live[start : start + _CHUNK]):
+                if record is not None and record.state is RunState.WAITING:
+                    found += [(record.id, call) for call in record.pending]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     def results(self) -> Iterator[Result]:
         """The results of the runs that have ended, in input order."""

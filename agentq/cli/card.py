@@ -11,7 +11,7 @@ from agentq.core.money import format_usd
 
 if TYPE_CHECKING:
     from agentq.cli.console import Console
-    from agentq.core.records import RunRecord
+    from agentq.core.records import PendingCall, RunRecord
 
 
 def run_fields(record: RunRecord) -> dict[str, Any]:
@@ -35,14 +35,24 @@ def run_fields(record: RunRecord) -> dict[str, Any]:
         "last_error": record.last_error,
         "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
         "usd": format_usd(record.usd_nano),
-        "pending": [
-            {"id": call.id, "tool": call.tool, "arguments": call.arguments, "signature": call.signature}
-            for call in record.pending
-        ],
+        "pending": [pending_fields(call) for call in record.pending],
         "metadata": dict(record.spec.metadata),
         "created_at": seconds(record.created_ms),
         "started_at": seconds(record.started_ms),
         "ended_at": seconds(record.ended_ms),
+    }
+
+
+def pending_fields(call: PendingCall) -> dict[str, Any]:
+    """A call that waits for a decision, for JSON."""
+    return {
+        "id": call.id,
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "signature": call.signature,
+        "asked_at": seconds(call.asked_at_ms),
+        "deadline": seconds(call.deadline_ms),
+        "default": call.default,
     }
 
 
@@ -61,18 +71,20 @@ def run_card(console: Console, record: RunRecord) -> None:
         f"{record.input_tokens} tokens in, {record.output_tokens} out, "
         f"{format_usd(record.usd_nano)} USD, {record.seconds_ms / 1000:.1f} s at work"
     )
-    console.out(f"  submitted {_clock(record.created_ms)}, ended {_clock(record.ended_ms)}")
+    console.out(f"  submitted {clock(record.created_ms)}, ended {clock(record.ended_ms)}")
     if record.failures:
         console.out(f"  the last {plural(record.failures, 'model call')} failed: {record.last_error}")
     for call in record.pending:
         console.out(
-            f"  waits for approval of {call.tool}({call.arguments}), asked {_clock(call.asked_at_ms)}"
+            f"  waits for approval of {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "
+            f"ends {clock(call.deadline_ms)}"
         )
     if record.answer is not None:
         console.out(f"  answer: {record.answer}")
 
 
-def _clock(milliseconds: int | None) -> str:
+def clock(milliseconds: int | None) -> str:
+    """The server's milliseconds as a time for people, in UTC."""
     if milliseconds is None:
         return "not yet"
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

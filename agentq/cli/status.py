@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentq.cli.batches import show_batches
-from agentq.cli.card import run_card, run_fields
+from agentq.cli.card import clock, pending_fields, run_card, run_fields
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.tally import Tally
 from agentq.cli.target import find
-from agentq.core.lifecycle import RunState
 from agentq.core.money import format_usd
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch
     from agentq.cli.session import Session
-    from agentq.core.records import Account, RunRecord
+    from agentq.core.records import Account
 
 SHOWN = 20
-_CHUNK = 500
 
 
 @verb("status")
@@ -42,7 +40,7 @@ def command(session: Session, target: str | None) -> None:
         else:
             run_card(session.console, record)
     else:
-        _batch(session, app, found)
+        _batch(session, found)
 
 
 def _everything(session: Session, app: AgentQ) -> None:
@@ -62,41 +60,24 @@ def _everything(session: Session, app: AgentQ) -> None:
         session.console.say("no batches yet; agentq submit FILE makes one")
 
 
-def _batch(session: Session, app: AgentQ, batch: Batch) -> None:
+def _batch(session: Session, batch: Batch) -> None:
     console = session.console
     tally, record, account = Tally.read(batch), batch.record(), batch.account()
-    waiting = _waiting(app, batch) if tally.waiting else []
+    waiting = batch.pending(SHOWN) if tally.waiting else []
     if console.json:
         fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
-        console.document({**fields, "account": account_fields(account), "pending": waiting})
+        pending = [{"run": run, **pending_fields(call)} for run, call in waiting]
+        console.document({**fields, "account": account_fields(account), "pending": pending})
         return
     console.out(f"batch {batch.name}: agent {record.agent}, tenant {record.tenant}")
     console.out(f"  {tally}")
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")
     console.out(f"  money   {money_line(account)}")
-    for pending in waiting:
-        console.out(f"  waits   {pending['run']}  {pending['tool']}({pending['arguments']})")
+    for run, call in waiting:
+        console.out(f"  waits   {run}  {call.tool}({call.arguments}) until {clock(call.deadline_ms)}")
     if tally.waiting > len(waiting):
         console.out(f"  … and {tally.waiting - len(waiting)} more runs that wait")
-
-
-def _waiting(app: AgentQ, batch: Batch) -> list[dict[str, str]]:
-    calls: list[dict[str, str]] = []
-    live = app.store.batches.live(batch.name)
-    for start in range(0, len(live), _CHUNK):
-        for record in app.store.runs.read_many(live[start : start + _CHUNK]):
-            calls += pending_calls(record) if record else []
-        if len(calls) >= SHOWN:
-            break
-    return calls[:SHOWN]
-
-
-def pending_calls(record: RunRecord) -> list[dict[str, str]]:
-    """The calls of a run that wait for a decision."""
-    if record.state is not RunState.WAITING:
-        return []
-    return [{"run": record.id, "tool": call.tool, "arguments": call.arguments} for call in record.pending]
 
 
 def account_fields(account: Account) -> dict[str, Any]:

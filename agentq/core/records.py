@@ -143,6 +143,8 @@ class PendingCall:
     signature: str
     asked_at_ms: int
     deadline_ms: int
+    default: str = "stop"
+    """What happens at the deadline: the run ends as `approval_expired`."""
 
 
 @dataclass(frozen=True, slots=True)

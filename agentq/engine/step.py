@@ -249,6 +249,7 @@ class Step:
                 "arguments": call.arguments,
                 "signature": call_signature(call.name, call.arguments),
                 "asked_at_ms": now_ms,
+                "default": "stop",
             }
             for call in pending_calls(self.thread)
         ]

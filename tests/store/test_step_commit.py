@@ -86,7 +86,16 @@ def test_after_the_results_the_next_step_is_queued(store: Store, lease: Lease):
 
 
 def test_a_waiting_run_has_its_deadline_in_watch_and_holds_no_lease(store: Store, lease: Lease):
-    pending = [{"id": "c1", "tool": "pay", "arguments": "{}", "signature": "pay:1", "asked_at_ms": 5}]
+    pending = [
+        {
+            "id": "c1",
+            "tool": "pay",
+            "arguments": "{}",
+            "signature": "pay:1",
+            "asked_at_ms": 5,
+            "default": "stop",
+        }
+    ]
     store.runs.commit_wait(
         lease, Delta("{}"), Settlement(f"{lease.fence}:1", "settle", 50, 5), pending, 60_000
     )
