@@ -73,7 +73,7 @@ def run_card(console: Console, record: RunRecord) -> None:
     )
     console.out(f"  submitted {clock(record.created_ms)}, ended {clock(record.ended_ms)}")
     if record.failures:
-        console.out(f"  the last {plural(record.failures, 'model call')} failed: {record.last_error}")
+        console.out(f"  tried in vain {plural(record.failures, 'time')}: {record.last_error}")
     for call in record.pending:
         console.out(
             f"  waits for approval of {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "

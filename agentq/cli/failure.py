@@ -49,6 +49,10 @@ def report(error: BaseException, *, verbose: bool) -> int:
         _say(f"the server cannot be reached: {first_line or type(error).__name__}", "agentq doctor checks it")
         _trace(error, verbose)
         return UNAVAILABLE
+    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        _say("the server's memory is full: nothing new is taken in", "raise its maxmemory, or purge old runs")
+        _trace(error, verbose)
+        return UNAVAILABLE
     _say(
         f"this is a bug in agentq: {type(error).__name__}: {error}",
         "" if verbose else "-v shows the traceback",

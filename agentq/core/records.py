@@ -102,11 +102,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No scope was touched. `kind`: wait, winddown, exhausted or never; `unit`: usd or tokens."""
+    """No scope was touched. `kind`: wait, winddown, exhausted or never; `unit`: usd or tokens.
+
+    `admitted`: the run holds the money of its closing turn.
+    """
 
     scope: str
     unit: str
     kind: str
+    admitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,14 @@ class Settings:
 
 NAMES = tuple(field.name for field in fields(Settings))
 PREFIX = "AGENTQ_"
-NOT_SETTINGS = {"AGENTQ_FAILPOINTS", "AGENTQ_REDIS_SERVER", "AGENTQ_LIFELINE_FD"}
-"""Variables with the prefix that are for tests, the embedded server and child processes."""
+NOT_SETTINGS = (
+    "AGENTQ_FAILPOINTS",
+    "AGENTQ_REDIS_SERVER",
+    "AGENTQ_LIFELINE_FD",
+    "AGENTQ_SERVICE_",  # Kubernetes sets these two where there is a Service of the name agentq
+    "AGENTQ_PORT",
+)
+"""Variables with the prefix that are for somebody else."""
 _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
 _MONEY = {name for name in NAMES if name.endswith("_usd")}
 
@@ -88,7 +94,7 @@ def load_settings(
     merged: dict[str, Any] = {} if namespace is None else {"namespace": namespace}
     merged.update(_from_file(folder or Path()))
     for variable, text in os.environ.items():
-        if variable.startswith(PREFIX) and variable not in NOT_SETTINGS and text:
+        if variable.startswith(PREFIX) and not variable.startswith(NOT_SETTINGS) and text:
             name = variable.removeprefix(PREFIX).lower()
             merged[name] = _checked(name, text, variable)
     for name, value in overrides.items():

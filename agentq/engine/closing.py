@@ -28,7 +28,8 @@ def close(step: Step, reason: StopReason) -> None:
     granted, converted = _reserve(step, closing_need(step.agent, step.thread, request))
     if granted is None:
         end(step.thread, reason, "no money is left for a closing turn", kind="final_turn")
-        step.finish(None, detail="closing_turn_lost" if step.admitted else "not_admitted")
+        spent = step.ledger.account(f"run:{step.lease.run_id}").tokens_spent
+        step.finish(None, detail="closing_turn_lost" if spent else "not_admitted")
         return
     result = step.complete(request, granted, seconds=step.agent.closing_seconds)
     if isinstance(result, Exception):

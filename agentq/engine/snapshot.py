@@ -57,6 +57,7 @@ class Snapshot:
     def stored(self, delta: Delta) -> None:
         """The delta was committed."""
         self.bytes += sum(map(len, delta.messages)) + sum(map(len, delta.tool_results.values()))
+        self.thread.trace.clear()  # a step only adds events; what is stored is not read again
         self.mark()
 
 

@@ -55,6 +55,8 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
     sent_at = bench.leases.now()
     claim = bench.store.runs.claim(run_id, step, bench.lease_ms, known=known)
     if claim is None:
+        if kept is not None:  # a double: whoever has the run now may be in another process
+            bench.cache.put(run_id, known, kept)
         return
     failpoint("step.after_claim")
     agent = bench.agents.get(claim.spec.agent)
@@ -165,7 +167,7 @@ class Step:
             case Denied(kind="wait"):
                 # Calls in flight hold the money that this one needs; they give back what they do not use.
                 self.runs.release(self.lease, delay_ms=spread(WAIT_FOR_MONEY_MS))
-            case Denied(kind="winddown") if not self.admitted:
+            case Denied(kind="winddown", admitted=False):
                 # Only the closing turns of others stand in the way, and this run holds none of its own: it
                 # blocks nobody, so it waits for them to be used or given back.
                 self.runs.release(self.lease, delay_ms=spread(WAIT_FOR_OTHERS_MS))
@@ -269,19 +271,18 @@ class Step:
             delay_ms = backoff_ms(error, failures)
             self.runs.release(self.lease, delay_ms=delay_ms, settlement=self.unsent, failed=failed)
             return
-        self.thread.closing = None
         end(self.thread, StopReason.MODEL_ERROR, described(error), kind="step_failed")
         lost = self.delta()
         # Of a step that went wrong only the reason is kept: its messages may be half of a turn.
         last = Delta(head=lost.head, trace=lost.trace[-1:])
-        self.runs.commit_end(self.lease, last, self.unsent, StopReason.MODEL_ERROR, detail=described(error))
+        self.finish(self.unsent, detail=described(error), delta=last)
 
-    def finish(self, settlement: Settlement | None, *, detail: str = "") -> None:
-        """End the run with what its thread says."""
+    def finish(self, settlement: Settlement | None, *, detail: str = "", delta: Delta | None = None) -> None:
+        """End the run with what its thread says, and commit all of the thread, or this delta."""
         reason = StopReason(self.thread.stop_reason or StopReason.FINISHED)
         answer = self.runs.commit_end(
             self.lease,
-            self.delta(),
+            delta or self.delta(),
             settlement,
             reason,
             answer=self.thread.answer,
@@ -312,11 +313,6 @@ class Step:
         self.bench.cache.put(run_id, self.runs.commit_id(self.lease), self.snapshot)
         if hint is None:
             self.bench.dispatch(run_id, following)
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the run has reserved before: from then on it holds the money of its closing turn."""
-        return self.snapshot.usage.total_tokens > 0 or self.claim.failures > 0
 
     def delta(self) -> Delta:
         """What the thread has gained since the last commit."""

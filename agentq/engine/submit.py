@@ -116,7 +116,7 @@ def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets
         )
     if limits.max_usd is not None and need.usd > to_nano(limits.max_usd):
         raise UsageError(
-            f"agent {name!r}: a run could not even answer once within {limits.max_usd} USD",
+            f"agent {name!r}: a run could not even answer once within {limits.max_usd:f} USD",
             hint=f"the least that would do here is {format_usd(need.usd)} USD",
         )
 

@@ -51,8 +51,8 @@ class Ledger:
         match reply:
             case ["OK", reservation]:
                 return Granted(reservation, usd, tokens)
-            case ["DENIED", scope, unit, kind]:
-                return Denied(scope, unit, kind)
+            case ["DENIED", scope, unit, kind, admitted]:
+                return Denied(scope, unit, kind, admitted=admitted == "1")
             case ["STALE"]:
                 return "STALE"
             case ["CLOSED"]:

@@ -377,7 +377,7 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
                 signature=call["signature"],
                 asked_at_ms=int(call["asked_at_ms"]),
                 deadline_ms=deadline,
-                default=call["default"],
+                default=call.get("default", "stop"),
             )
             for call in json.loads(fields.get("pending", "[]"))
         ),

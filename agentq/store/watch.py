@@ -87,18 +87,18 @@ class Watch:
 
     def sign_on(self, worker: str, seconds: float) -> None:
         """Count a worker process as alive for so long. Called again and again by its heartbeat."""
-        alive_until = self.server_ms() + round(seconds * 1000)
-        self._client.zadd(self._keys.workers, {worker: alive_until})
+        reply = self._scripts.call("worker_sign_on", worker, round(seconds * 1000))
+        if reply != ["OK"]:
+            raise unexpected("worker_sign_on", reply)
 
     def sign_off(self, worker: str) -> None:
         """Forget a worker process that stops in good order."""
         self._client.zrem(self._keys.workers, worker)
 
     def workers(self) -> list[str]:
-        """The worker processes that are alive; the dead are forgotten."""
-        now = self.server_ms()
-        self._client.zremrangebyscore(self._keys.workers, "-inf", now)
-        return [str(name) for name in self._client.zrange(self._keys.workers, 0, -1)]
+        """The worker processes that are alive."""
+        alive: Any = self._client.zrange(self._keys.workers, f"({self.server_ms()}", "+inf", byscore=True)
+        return [str(name) for name in alive]
 
     def server_ms(self) -> int:
         """The server's clock in milliseconds since 1970."""

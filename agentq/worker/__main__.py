@@ -5,13 +5,18 @@ The same as `celery -A module:celery …` where the module has `celery = app.cel
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
 
+from agentq.worker.lifeline import watch_lifeline
+
 
 def main(argv: list[str]) -> None:
     """Run a Celery command for the app that the first argument names. The current directory is importable."""
+    watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM))
     sys.path.insert(0, str(Path.cwd()))
     module, _, attribute = argv[0].partition(":")
     app = getattr(import_module(module), attribute or "app")

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, bootsteps
+from celery.signals import worker_shutdown
 
 from agentq.engine.bench import Bench
 from agentq.engine.rescue import rescue_due
-from agentq.worker.lifeline import watch_lifeline
 from agentq.worker.transport import wake_when_done
 
 log = logging.getLogger("agentq.worker")
@@ -86,25 +86,17 @@ def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: 
     """Have every worker of this app start its background with it."""
 
     class BackgroundStep(bootsteps.StartStopStep):
-        """Starts after the pool, stops with the worker."""
+        """Starts after the pool and stops after it: leases are renewed until the last step is done."""
 
         requires = ("celery.worker.components:Pool",)
-
-        def __init__(self, worker: Any, **options: Any) -> None:
-            super().__init__(worker, **options)
-            self.background: Background | None = None
 
         def start(self, worker: Any) -> None:
             # One line for each run that ends, also where the worker itself is quiet.
             logging.getLogger("agentq").setLevel(logging.INFO)
-            self.background = Background(bench(), tick_seconds=tick_seconds, slots=worker.pool.num_processes)
-            self.background.start()
+            background = Background(bench(), tick_seconds=tick_seconds, slots=worker.pool.num_processes)
+            background.start()
+            worker_shutdown.connect(lambda **_: background.stop(), sender=worker, weak=False)
             if worker.app.conf.worker_disable_prefetch and getattr(worker, "hub", None) is not None:
                 wake_when_done(worker.pool, worker.hub)
-            watch_lifeline(lambda: os.kill(os.getpid(), 15))
-
-        def stop(self, worker: Any) -> None:  # noqa: ARG002
-            if self.background is not None:
-                self.background.stop()
 
     celery.steps["worker"].add(BackgroundStep)

@@ -752,3 +752,20 @@ def test_a_client_whose_bound_is_broken_ends_the_run_after_eight_tries_and_costs
     assert client.call_count == 0
     assert rig.store.ledger.account(f"run:{run}").spent_nano == 0
     rig.check()
+
+
+def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(rig: Rig):
+    """Each holds an escrow and has no reply yet: neither may wait for the other's."""
+    open_batch(rig.store, "b1", usd=CALL_NANO * 9 // 2)
+    rig.agent(Moody(["done"]), look, budgets=FREE)
+    runs = [rig.submit(f"task {n}", batch="b1") for n in range(2)]
+    for run in runs:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AGENTQ_FAILPOINTS", "step.after_reserve=raise")
+            with pytest.raises(FailpointError):
+                rig.step()
+        rig.revive(run)
+    ends = [finish_or_fail(rig, run) for run in runs]
+    assert {end.stop_reason for end in ends} == {StopReason.COST_BUDGET}
+    assert all(end.answer and end.stop_scope == "batch:b1" for end in ends)
+    rig.check()

@@ -61,7 +61,7 @@ def test_a_denial_by_the_last_scope_leaves_the_others_as_they_were(store: Store,
     lease = claim_run(store).lease
     store.ledger.set_limit("run:r1", usd=10, tokens=None)
     with untouched(store):
-        assert reserve(store, lease, 1, 1, 1, 0, 0) == Denied("run:r1", "usd", "exhausted")
+        assert reserve(store, lease, 1, 1, 1, 0, 0) == Denied("run:r1", "usd", "exhausted", admitted=True)
     assert store.ledger.open_reservations("r1") == {"escrow": (5, 5)}
 
 
@@ -126,7 +126,7 @@ def test_the_own_escrow_is_no_obstacle_to_the_next_reservation(store: Store, lea
     store.runs.commit_continue(lease, Delta("{}"), Settlement(f"{lease.fence}:1", "settle", 10))
     lease = claim_run(store).lease
     with untouched(store):
-        assert reserve(store, lease, 1, 45, eu=46) == Denied("run:r1", "usd", "exhausted")
+        assert reserve(store, lease, 1, 45, eu=46) == Denied("run:r1", "usd", "exhausted", admitted=True)
     assert isinstance(reserve(store, lease, 1, 45, eu=45), Granted)
     check_invariants(store, ["r1"])
 
@@ -185,7 +185,7 @@ def test_the_boundary_is_exact_near_the_largest_amount(store: Store, lease: Leas
     assert money(store, "global") == {"ur": largest - 2, "tr": largest - 2, "ue": 1, "te": 1}
     store.runs.commit_tools(lease, Delta("{}"), Settlement(f"{lease.fence}:1", "settle", largest - 2, 0))
     with untouched(store):
-        assert reserve(store, lease, 2, 3) == Denied("global", "usd", "exhausted")
+        assert reserve(store, lease, 2, 3) == Denied("global", "usd", "exhausted", admitted=True)
     assert isinstance(reserve(store, lease, 2, 1, 0, 1, 0), Granted)
     assert store.ledger.account("global").left_nano == 0
     check_invariants(store, ["r1"])

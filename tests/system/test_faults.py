@@ -112,13 +112,14 @@ def test_a_lost_message_costs_seconds_not_the_run(make_fleet):
 
 
 def test_a_message_lost_in_the_middle_of_a_run_is_sent_again(make_fleet):
-    """The worker dies between the commit and the dispatch of the next step."""
+    """The worker dies right after a commit, and the broker loses the hint that the commit had pushed."""
     fleet = make_fleet()
-    first = fleet.start_worker(AGENTQ_FAILPOINTS="step.after_commit=kill")
+    first = fleet.start_worker(concurrency=1, AGENTQ_FAILPOINTS="step.after_commit=kill")
     batch = fleet.submit(1, 3)
     first.wait(30)
     assert fleet.records()[0].state is RunState.QUEUED
     assert fleet.records()[0].step == 1
+    assert fleet.app.store.client.delete(fleet.app.store.keys.broker_prefix + "steps") == 1
     fleet.start_worker()
     batch.wait(30)
     fleet.check("b", steps=3)
@@ -190,6 +191,21 @@ def test_a_worker_asked_to_stop_finishes_its_steps_and_leaves_zero(make_fleet):
     batch.wait(60)
     fleet.check("b", steps=3)
     assert len(fleet.lines("bill")) == 6
+
+
+def test_leases_are_renewed_until_the_last_step_of_a_stopping_worker_is_done(make_fleet):
+    """A call that outlives the lease by far, and a worker that was asked to stop when it had just begun."""
+    fleet = make_fleet(lease_seconds=1, tick_seconds=0.2)
+    stopping = fleet.start_worker(concurrency=1)
+    batch = fleet.submit(1, 2, seconds=4)
+    wait_until(lambda: len(fleet.lines("bill")) == 1, "the call to be under way")
+    stopping.signal(SIGTERM)
+    fleet.start_worker()
+    assert stopping.wait(30) == 0
+    batch.wait(30)
+    fleet.check("b", steps=2)
+    assert len(fleet.lines("bill")) == 2
+    assert batch.account().forfeited_nano == 0
 
 
 def test_messages_carry_ids_only_and_stay_under_two_kilobytes(make_fleet):

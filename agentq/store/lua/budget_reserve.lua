@@ -4,7 +4,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
 --       4 usd   5 tokens   6 escrow usd   7 escrow tokens (the escrow is set to this, not raised by it)
--- REPLY {"OK", reservation} | {"DENIED", scope, unit, kind} | {"CLOSED"} | {"STALE"}
+-- REPLY {"OK", reservation} | {"DENIED", scope, unit, kind, 1 when the run has an escrow} | {"CLOSED"} | {"STALE"}
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local usd, tokens, escrow_usd, escrow_tokens = amount(ARGV[4]), amount(ARGV[5]), amount(ARGV[6]), amount(ARGV[7])
 local run = run_key(id)
@@ -16,7 +16,8 @@ if n <= tonumber(f[3]) then
   return {'CLOSED'}
 end
 local scopes = scopes_in(f[4])
-local held_usd, held_tokens = escrow_of(run)
+local held_usd, held_tokens, admitted = escrow_of(run)
+admitted = admitted and '1' or '0'
 -- Why this need does not fit into what is left of one limit, or nil when it does.
 local function denial(limit, spent, reserved, escrowed, need)
   if not limit or spent + reserved + escrowed + need <= limit then return nil end
@@ -30,9 +31,9 @@ for n_th, scope in ipairs(scopes) do
   local v = redis.call('HMGET', scope_key(scope), 'ul', 'us', 'ur', 'ue', 'tl', 'ts', 'tr', 'te')
   -- Tokens first, as the loop in one process does: both must give the same reason.
   local kind = denial(tonumber(v[5]), field(v[6]), field(v[7]), field(v[8]) - held_tokens, tokens + escrow_tokens)
-  if kind then return {'DENIED', scope, 'tokens', kind} end
+  if kind then return {'DENIED', scope, 'tokens', kind, admitted} end
   kind = denial(tonumber(v[1]), field(v[2]), field(v[3]), field(v[4]) - held_usd, usd + escrow_usd)
-  if kind then return {'DENIED', scope, 'usd', kind} end
+  if kind then return {'DENIED', scope, 'usd', kind, admitted} end
   known[n_th] = {ur = v[3], ue = v[4], tr = v[7], te = v[8]}
 end
 redis.call('HSET', run .. ':open', reservation, int(usd) .. ' ' .. int(tokens),
