@@ -12,7 +12,7 @@ from agentq.agent import loop
 from agentq.agent.budgets import Budgets, refused_by
 from agentq.agent.deadline import complete
 from agentq.agent.loopdetect import LoopDetector
-from agentq.agent.request import call_need, closing_need, closing_request, model_request, reply_cost
+from agentq.agent.request import call_need, closing_need, closing_request, model_request, reply_bill
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
@@ -134,7 +134,8 @@ class Agent:
 
     def _step(self, thread: Thread, ctx: CallContext) -> None:
         request = model_request(self, thread, {})
-        refused = refused_by(self.budgets, thread.spend, call_need(self, thread, request, {}))
+        need = call_need(self, thread, request, {})
+        refused = refused_by(self.budgets, thread.spend, need)
         if refused is not None:
             thread.closing = refused
             return
@@ -143,11 +144,13 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - whatever a client raises, the run must come back with its thread
             loop.end(thread, StopReason.MODEL_ERROR, _describe(error), kind="model_error")
             return
-        loop.apply_reply(self, thread, result, cost=reply_cost(self, result), approved=ctx.approved_calls)
+        result, cost = reply_bill(self, result, usd=need.usd, tokens=need.tokens)
+        loop.apply_reply(self, thread, result, cost=cost, approved=ctx.approved_calls)
 
     def _close(self, thread: Thread, reason: StopReason) -> None:
         request = closing_request(self, thread, reason, {})
-        refused = refused_by(self.budgets, thread.spend, closing_need(self, thread, request))
+        need = closing_need(self, thread, request)
+        refused = refused_by(self.budgets, thread.spend, need)
         if refused is not None:
             loop.end(thread, reason, f"the closing turn does not fit: {refused.value}", kind="final_turn")
             return
@@ -156,7 +159,8 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - the run ends for its own reason, only without an answer
             loop.end(thread, reason, _describe(error), kind="final_turn")
             return
-        loop.apply_closing(self, thread, reason, result, cost=reply_cost(self, result))
+        result, cost = reply_bill(self, result, usd=need.usd, tokens=need.tokens)
+        loop.apply_closing(self, thread, reason, result, cost=cost)
 
     def _announce(self, thread: Thread, since: int) -> None:
         """Date the new events, and show them to who wants to see them."""

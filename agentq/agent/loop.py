@@ -7,7 +7,7 @@ one process and the distributed step both carry out what they decide, so a run i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentq.agent.budgets import Budgets
@@ -17,6 +17,7 @@ from agentq.agent.thread import Thread, pending_calls
 from agentq.agent.toolmessage import size, tool_message, tool_messages
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD, to_usd
+from agentq.core.text import encodable
 from agentq.provider.bounds import Anchor
 from agentq.provider.types import ChatResult, Message, Role, ToolCall, Usage
 from agentq.tools import CallContext, ToolResult, call_signature
@@ -139,10 +140,11 @@ def apply_reply(
     # A second step's worth of calls is answered as refused; beyond that they would only cost context.
     calls = _with_ids(thread, result.tool_calls[: 2 * limits.calls])
     _book(thread, result.usage, cost)
-    thread.messages.append(Message(Role.ASSISTANT, result.text, tool_calls=calls))
+    text = encodable(result.text or "")
+    thread.messages.append(Message(Role.ASSISTANT, text, tool_calls=calls))
     thread.anchor = _anchor(thread, result.usage)
     if not calls:
-        thread.answer = result.text
+        thread.answer = text
         thread.stop_reason = StopReason.FINISHED.value
         thread.record("finished", "no further tool calls", ok=bool(result.text))
         return
@@ -195,11 +197,12 @@ def apply_closing(
     """Take in the closing turn's reply and end the run. Calls that it asks for all the same are dropped."""
     thread.messages += closing_messages(reason)
     # Providers refuse an assistant message that says nothing.
-    if result.text:
-        thread.messages.append(Message(Role.ASSISTANT, result.text))
+    text = encodable(result.text or "")
+    if text:
+        thread.messages.append(Message(Role.ASSISTANT, text))
     _book(thread, result.usage, cost)
     thread.anchor = _anchor(thread, result.usage)
-    thread.answer = result.text
+    thread.answer = text
     end(
         thread,
         reason,
@@ -245,7 +248,7 @@ def _with_ids(thread: Thread, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]
             name = f"call_{thread.step}_{i}" + (f"_{again}" if again else "")
             again += 1
         seen.add(name)
-        named.append(replace(call, id=name))
+        named.append(ToolCall(encodable(name), encodable(call.name), encodable(call.arguments)))
     return tuple(named)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agentq.agent.budgets import Need
@@ -109,6 +109,19 @@ def closing_need(agent: Agent, thread: Thread, request: ChatRequest) -> Need:
     """
     usage = call_bound(agent.client, request, thread.anchor)
     return Need(_worst_usd(agent, usage), usage.total_tokens, 0, 0)
+
+
+def reply_bill(
+    agent: Agent, result: ChatResult, *, usd: int, tokens: int
+) -> tuple[ChatResult, NanoUSD | None]:
+    """The reply with a usage, and what it cost in nano-USD (None: no price is known).
+
+    A reply without usage is taken at the worst case, `usd` and `tokens`: unknown is never taken for nothing.
+    """
+    usage: Usage | None = result.usage
+    if usage is None:
+        return replace(result, usage=Usage(input_tokens=tokens)), NanoUSD(usd)
+    return result, reply_cost(agent, result)
 
 
 def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:

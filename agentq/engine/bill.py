@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from agentq.agent.agent import Agent
-from agentq.agent.request import reply_cost
+from agentq.agent.request import reply_bill
 from agentq.core.money import NanoUSD
 from agentq.core.records import Granted, Settlement
-from agentq.provider.types import ChatResult, Usage
+from agentq.provider.types import ChatResult
 
 
 def unpriced(agent: Agent) -> list[str]:
@@ -20,15 +18,6 @@ def unpriced(agent: Agent) -> list[str]:
 def settle(
     agent: Agent, result: ChatResult, granted: Granted
 ) -> tuple[ChatResult, NanoUSD | None, Settlement]:
-    """The reply with a usage, what it cost (None: no price), and how its reservation closes.
-
-    A reply without usage is booked at what was reserved: unknown is never taken for nothing.
-    """
-    usage: Usage | None = result.usage
-    if usage is None:
-        counted = replace(result, usage=Usage(input_tokens=granted.tokens))
-        cost: NanoUSD | None = NanoUSD(granted.usd)
-    else:
-        counted, cost = result, reply_cost(agent, result)
-    settlement = Settlement(granted.reservation, "settle", cost or 0, counted.usage.total_tokens)
-    return counted, cost, settlement
+    """The reply with a usage, what it cost (None: no price), and how its reservation closes."""
+    counted, cost = reply_bill(agent, result, usd=granted.usd, tokens=granted.tokens)
+    return counted, cost, Settlement(granted.reservation, "settle", cost or 0, counted.usage.total_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from agentq.core.text import encodable
 from agentq.provider.errors import LLMError, RateLimited
 
 FAILURES_MAX = 8
@@ -41,4 +42,4 @@ def spread(delay_ms: int) -> int:
 
 def described(error: Exception) -> str:
     """An error for the trace and for people, of a bounded length."""
-    return f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+    return encodable(f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])

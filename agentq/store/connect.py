@@ -77,7 +77,7 @@ class Store:
         )
 
 
-def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int = 256) -> Store:
+def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int = 1024) -> Store:
     """A store on `url`; nothing is sent yet.
 
     Every script may be called twice, so commands are replayed after a lost connection: `retries`

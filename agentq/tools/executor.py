@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from agentq.core.text import encodable
 from agentq.tools.context import CallContext
 from agentq.tools.decorator import CONTEXT_FIELDS
 from agentq.tools.gates import Admitted, admit
@@ -174,8 +175,7 @@ def _failed(spec: ToolSpec, error: BaseException) -> ToolResult:
 
 def _clean(result: ToolResult, elapsed_ms: float) -> ToolResult:
     """The result with its time, in text that can be encoded: a lone surrogate cannot."""
-    content = result.content.encode("utf-8", "replace").decode("utf-8")
-    return dataclasses.replace(result, content=content, elapsed_ms=elapsed_ms)
+    return dataclasses.replace(result, content=encodable(result.content), elapsed_ms=elapsed_ms)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -769,3 +769,15 @@ def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(r
     assert {end.stop_reason for end in ends} == {StopReason.COST_BUDGET}
     assert all(end.answer and end.stop_scope == "batch:b1" for end in ends)
     rig.check()
+
+
+def test_half_a_character_from_the_model_is_stored_as_a_question_mark(rig: Rig):
+    """JSON can carry a lone surrogate; the reply that has one is paid for and must be kept."""
+    rig.agent(Moody([[("look", '{"id": "\ud83d"}')], "so \ud83d it is"]), look)
+    run = rig.submit("hello")
+    rig.drain()
+    record, thread = rig.record(run), rig.thread(run)
+    assert (record.stop_reason, record.answer) == (StopReason.FINISHED, "so ? it is")
+    assert thread.messages[1].tool_calls[0].arguments == '{"id": "?"}'
+    assert "thing ?" in thread.messages[2].content
+    rig.check()
