@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from agentq.cli.console import columns
@@ -17,10 +21,10 @@ if TYPE_CHECKING:
 
 TABLE = ("completion_rate", "steps_p50", "steps_p95", "loop_rate")
 NEXT = (
-    ("in one terminal", f"agentq up -A {APP}"),
-    ("in another", f"agentq submit {ROWS} --agent orders --batch first --wait"),
-    ("", "agentq metrics first"),
-    ("", "agentq results first -o results.jsonl"),
+    ("in one terminal", f"up -A {APP}"),
+    ("in another", f"submit {ROWS} --agent orders --batch first --wait"),
+    ("", "metrics first"),
+    ("", "results first -o results.jsonl"),
 )
 
 
@@ -60,7 +64,14 @@ def print_report(console: Console, outcomes: Sequence[Outcome]) -> None:
     )
     console.out("\nWhat to try next:\n")
     for where, what in NEXT:
-        console.out(f"  {where:<16}{what}")
+        console.out(f"  {where:<16}{_program()} {what}")
+
+
+def _program() -> str:
+    """How this program is called from here: by its name, or in a fresh checkout by its path."""
+    if which("agentq"):
+        return "agentq"
+    return os.path.relpath(Path(sys.executable).with_name("agentq"))
 
 
 def _table(
