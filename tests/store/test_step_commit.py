@@ -297,6 +297,11 @@ def test_the_next_step_s_hint_is_pushed_once_and_only_where_there_is_a_next_step
     elif fate == "CANCELLED":
         store.runs.cancel("r1", "test")
     queue = f"{store.keys.broker_prefix}q"
+    store.client.lpush(queue, "a run that has not begun")
     for _ in range(2):
         assert store.runs.commit_continue(lease, Delta("{}"), None, (queue, "hint")) == fate
-    assert store.client.lrange(queue, 0, -1) == (["hint"] if fate == "OK" else [])
+    # Read from the right: what was begun is finished first.
+    assert store.client.lrange(queue, 0, -1) == [
+        "a run that has not begun",
+        *(["hint"] if fate == "OK" else []),
+    ]
