@@ -91,3 +91,27 @@ def test_a_batch_knows_its_runs_in_input_order_and_which_are_live(store: Store):
 def test_a_limit_that_is_no_amount_is_refused_before_anything_is_written(store: Store, field: str, bad: str):
     with untouched(store), pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
         call(store, "run_submit", *arguments(**{field: bad}))
+
+
+def test_a_row_that_comes_after_another_loaders_seal_opens_the_batch_again(store: Store):
+    """Of two that load one batch one is done first: the batch is neither over nor expires before the other."""
+    open_batch(store)
+    submit_run(store, "r1", batch="b1", custom_id="1")
+    store.batches.seal("b1")
+    store.runs.cancel("r1", "test")
+    submit_run(store, "r2", batch="b1", custom_id="2")
+    batch = store.batches.read("b1")
+    assert batch is not None
+    assert (batch.total, batch.ended, batch.sealed) == (2, 1, False)
+    check_invariants(store, ["r1", "r2"])
+    assert not any(has_end for key, (_, has_end) in dump(store).items() if key.startswith("batch:b1"))
+    store.batches.seal("b1")
+    store.runs.cancel("r2", "test")
+    check_invariants(store, ["r1", "r2"])
+
+
+def test_a_run_is_kept_no_longer_than_its_batch(store: Store):
+    """Else a late bill would make the batch's expired account anew, below zero and without an end."""
+    store.batches.open("b1", agent="a", tenant="acme", usd=None, tokens=None, retention_ms=RETENTION_MS // 2)
+    submit_run(store, "r1", batch="b1")
+    assert store.client.hget(store.keys.run("r1"), "ttl") == str(RETENTION_MS // 2)

@@ -151,12 +151,22 @@ end
 -- ── runs ────────────────────────────────────────────────────────────────────────────────────────
 local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':open', ':forfeits'}
 
+local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
+
+-- Rows are being added, perhaps to a batch that was over.
+local function unseal(batch)
+  local key = P .. 'batch:' .. batch
+  redis.call('HDEL', key, 'sealed')
+  for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', key .. part) end
+  redis.call('PERSIST', scope_key('batch:' .. batch))
+end
+
 -- A batch is over when it is sealed and all its runs are: from then on its keys have an end.
 local function close_batch(batch)
   local key = P .. 'batch:' .. batch
   local f = redis.call('HMGET', key, 'sealed', 'total', 'ended', 'ttl')
   if f[1] ~= '1' or (tonumber(f[2]) or 0) > (tonumber(f[3]) or 0) then return end
-  for _, part in ipairs({'', ':ids', ':runs', ':open'}) do redis.call('PEXPIRE', key .. part, f[4]) end
+  for _, part in ipairs(BATCH_PARTS) do redis.call('PEXPIRE', key .. part, f[4]) end
   redis.call('PEXPIRE', scope_key('batch:' .. batch), f[4])
 end
 

@@ -16,9 +16,7 @@ if redis.call('EXISTS', batch) == 1 then
     local has = redis.call('HGET', scope, w[1])
     if has ~= w[2] then return {'CONFLICT', w[1], has or ''} end
   end
-  redis.call('HDEL', batch, 'sealed')
-  for _, part in ipairs({'', ':ids', ':runs', ':open'}) do redis.call('PERSIST', batch .. part) end
-  redis.call('PERSIST', scope)
+  unseal(name)
   return {'OPEN', f[3]}
 end
 local now = now_ms()

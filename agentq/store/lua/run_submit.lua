@@ -1,10 +1,11 @@
 -- Create a run: queued, watched, its own limits set. A custom_id makes it unique in its batch or tenant.
+-- A batch that somebody else has sealed meanwhile is open again: it is not over before this loader says so too.
 --
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 custom_id or ''   3 content hash   4 batch or ''   5 tenant
 --       6 scopes, widest first, separated by spaces
 --       7 limit in nano-USD or ''   8 limit in tokens or ''
---       9 grace ms until a lost first message is sent again   10 retention ms
+--       9 grace ms until a lost first message is sent again   10 retention ms (in a batch: the batch's)
 --      11 n, then n fields and values of the run's hash   then messages: count and items
 --         and last the hint to push: count 0 or 2, queue key and message
 -- REPLY {"CREATED", run} | {"EXISTS", run} | {"CONFLICT", run}
@@ -25,13 +26,19 @@ if custom ~= '' then
     return {known_hash == hash and 'EXISTS' or 'CONFLICT', known_run}
   end
 end
-local now = now_ms()
+local now, ttl = now_ms(), ARGV[10]
 local fields, at = take(11)
 local messages, hint
 messages, at = take(at)
 hint = take(at)
+if batch ~= '' then
+  local b = redis.call('HMGET', batch_key, 'sealed', 'ttl')
+  if b[1] == '1' then unseal(batch) end
+  -- A run that outlived its batch would book a late bill on an account that has expired.
+  ttl = b[2] or ttl
+end
 redis.call('HSET', run, 'state', 'queued', 'step', '0', 'phase', 'model', 'fence', '0-', 'rn', '0', 'hash', hash,
-  'custom_id', custom, 'batch', batch, 'tenant', tenant, 'scopes', ARGV[6], 'created', int(now), 'ttl', ARGV[10],
+  'custom_id', custom, 'batch', batch, 'tenant', tenant, 'scopes', ARGV[6], 'created', int(now), 'ttl', ttl,
   unpack(fields))
 for i = 1, #messages do redis.call('RPUSH', run .. ':msgs', messages[i]) end
 if usd_limit then redis.call('HSET', scope_key('run:' .. id), 'ul', usd_limit) end
