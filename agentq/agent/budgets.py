@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.money import NANO, to_nano
+from agentq.core.money import NANO, check_tokens, to_nano
 
 
 @dataclass(slots=True)
@@ -55,6 +55,8 @@ class Budgets:
                 raise ValueError(
                     f"{name}={limit} leaves no room for any work: it must be more than 0, or None"
                 )
+        if self.max_tokens is not None:
+            check_tokens(self.max_tokens)
         if self.max_usd is not None:
             object.__setattr__(self, "max_usd", _usd(self.max_usd))
 

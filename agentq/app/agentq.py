@@ -20,7 +20,7 @@ from agentq.app.run import Run
 from agentq.app.submission import Submission, checked_row, run_of
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
-from agentq.core.money import to_nano
+from agentq.core.money import check_tokens, to_nano
 from agentq.core.settings import Settings, load_settings
 from agentq.engine.bench import Bench, Dispatch, MakeHint
 from agentq.engine.leases import Leases
@@ -261,7 +261,7 @@ class AgentQ:
             rows,
             batch=check_name("batch", batch),
             usd=None if max_usd is None else to_nano(max_usd),
-            tokens=max_tokens,
+            tokens=None if max_tokens is None else check_tokens(max_tokens),
         )
         return Batch(self.store, batch)
 

@@ -59,7 +59,8 @@ class Submission:
             ConflictError: when its custom_id exists with other content.
             UnavailableError: when Redis cannot be reached.
         """
-        draft = self._draft(agent, row, batch=None, thread=thread)
+        # Another agent's run is other content: its id must not give the first one's answer.
+        draft = self._draft(agent, replace(row, agent=agent), batch=None, thread=thread)
         store = self._ready()
         ((answer,),) = self._write(store, [draft])
         return answer[1]
@@ -91,8 +92,13 @@ class Submission:
             tokens=tokens,
             retention_ms=self.settings.retention_ms,
         )
-        for _ in self._write(store, drafts):
-            pass
+        try:
+            for _ in self._write(store, drafts):
+                pass
+        except ConflictError:
+            # Somebody has taken an id since it was looked for. This load is over; the batch may be too.
+            store.batches.seal(batch)
+            raise
         store.batches.seal(batch)
 
     # ── checking ─────────────────────────────────────────────────────────────────────────────────

@@ -40,6 +40,22 @@ def to_nano(amount: Decimal | str | int) -> NanoUSD:
     return NanoUSD(nano)
 
 
+def check_tokens(amount: int) -> int:
+    """A number of tokens as it is, when the ledger can hold it.
+
+    Raises:
+        TypeError: for anything but a whole number.
+        ValueError: for a negative or a too large one.
+    """
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        raise TypeError(f"max_tokens={amount!r} is not a whole number of tokens")
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise ValueError(
+            f"max_tokens={amount} cannot be counted: it is 0 to {MAX_AMOUNT}, or None for no limit"
+        )
+    return amount
+
+
 def to_usd(nano: int) -> Decimal:
     """Whole nano-USD to exact dollars."""
     return Decimal(nano) / NANO

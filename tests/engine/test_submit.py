@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from agentq import AgentQ
 from agentq.agent import Budgets, LoopDetector, Thread
 from agentq.core.errors import ConflictError, UsageError
 from agentq.engine import submit
@@ -18,6 +20,7 @@ from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Role, Usage
 from agentq.store import Store
 from agentq.tools import tool
+from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import (
     CALL_TOKENS,
     PRICING,
@@ -266,3 +269,51 @@ def test_an_agent_s_system_text_is_not_in_the_thread(rig: Rig):
 def test_prices_of_the_tests_are_what_they_say():
     assert PRICING["scripted-v1"].cost_nano(Usage(500, 100)) == 1_500_000
     assert Thread().messages == []
+
+
+@pytest.fixture
+def make_app(server: EmbeddedServer, store: Store) -> Callable[[], AgentQ]:
+    """An application in this test's namespace, as in a process of its own."""
+
+    def make() -> AgentQ:
+        app = AgentQ("t", redis_url=server.url, namespace=store.keys.namespace)
+        for name in ("a", "b"):
+            app.agent(name, model=ScriptedClient([]))
+        return app
+
+    return make
+
+
+def test_the_same_custom_id_for_another_agent_is_other_content(make_app: Callable[[], AgentQ]):
+    """It must not give the run, and the answer, of the first one."""
+    app = make_app()
+    first = app.submit("a", "hello", custom_id="x")
+    assert app.submit("a", "hello", custom_id="x").id == first.id
+    with pytest.raises(ConflictError, match="'x' exists in tenant 'default' with other content"):
+        app.submit("b", "hello", custom_id="x")
+
+
+def test_two_that_load_one_batch_with_other_content_leave_it_sealed(
+    make_app: Callable[[], AgentQ], monkeypatch: pytest.MonkeyPatch
+):
+    """The one that comes too late to see the conflict must not leave it open for ever."""
+    late = make_app()
+    open_it = late.store.batches.open
+
+    def open_late(name: str, **options: Any) -> int:
+        make_app().submit_many("a", [{"input": "hello", "custom_id": "1"}], batch=name)
+        return open_it(name, **options)
+
+    monkeypatch.setattr(late.store.batches, "open", open_late)
+    with pytest.raises(ConflictError, match="'1' exists in batch 'b1'"):
+        late.submit_many("a", [{"input": "goodbye", "custom_id": "1"}], batch="b1")
+    record = late.batch("b1").record()
+    assert (record.total, record.sealed) == (1, True)
+
+
+@pytest.mark.parametrize("tokens", [-1, 2**53])
+def test_a_batch_s_tokens_that_cannot_be_counted_are_refused_in_words(
+    make_app: Callable[[], AgentQ], store: Store, tokens: int
+):
+    with untouched(store), pytest.raises(ValueError, match="cannot be counted"):
+        make_app().submit_many("a", [{"input": "hello"}], batch="b1", max_tokens=tokens)

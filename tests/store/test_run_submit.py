@@ -94,7 +94,7 @@ def test_a_limit_that_is_no_amount_is_refused_before_anything_is_written(store: 
 
 
 def test_a_row_that_comes_after_another_loaders_seal_opens_the_batch_again(store: Store):
-    """Of two that load one batch one is done first: the batch is neither over nor expires before the other."""
+    """Of two that load one batch one is done first: it is neither over nor expires before the other."""
     open_batch(store)
     submit_run(store, "r1", batch="b1", custom_id="1")
     store.batches.seal("b1")

@@ -46,6 +46,15 @@ def test_a_limit_that_leaves_no_room_is_refused_in_words(name: str, limit: int) 
         Budgets(**{name: limit})
 
 
+def test_tokens_that_the_ledger_cannot_count_are_refused_in_words() -> None:
+    """Not by the script that creates the run, when others of its batch are written already."""
+    assert Budgets(max_tokens=2**53 - 1).max_tokens == 2**53 - 1
+    with pytest.raises(ValueError, match="cannot be counted"):
+        Budgets(max_tokens=2**53)
+    with pytest.raises(TypeError, match="not a whole number"):
+        Budgets(max_tokens=1e5)  # type: ignore[arg-type]
+
+
 def test_money_is_exact_or_refused() -> None:
     """Text, whole numbers and Decimal are kept as Decimal; a float and less than a nano-USD are not."""
     assert Budgets(max_usd="0.10").max_usd == Budgets(max_usd=Decimal("0.1")).max_usd == Decimal("0.1")
