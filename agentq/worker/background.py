@@ -15,8 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, bootsteps
+from celery.concurrency.thread import TaskPool
 from celery.signals import worker_shutdown
 
+from agentq.core.errors import UsageError
 from agentq.engine.bench import Bench
 from agentq.engine.rescue import rescue_due
 from agentq.worker.transport import wake_when_done
@@ -89,6 +91,16 @@ def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: 
         """Starts after the pool and stops after it: leases are renewed until the last step is done."""
 
         requires = ("celery.worker.components:Pool",)
+
+        def __init__(self, worker: Any, **options: Any) -> None:
+            super().__init__(worker, **options)
+            # The heartbeat renews the leases of its own process: in a forked pool every step that is longer
+            # than a lease would be paid for and lost, again and again. A solo pool does not return futures.
+            if not issubclass(worker.pool_cls, TaskPool):
+                raise UsageError(
+                    f"agentq runs on the threads pool, not on {worker.pool_cls.__module__}",
+                    hint="celery … worker --pool threads",
+                )
 
         def start(self, worker: Any) -> None:
             # One line for each run that ends, also where the worker itself is quiet.
