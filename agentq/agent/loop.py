@@ -14,7 +14,7 @@ from agentq.agent.budgets import Budgets
 from agentq.agent.loopdetect import REPEAT_WARNING, Verdict, digest
 from agentq.agent.request import closing_messages, step_limits
 from agentq.agent.thread import Thread, pending_calls
-from agentq.agent.toolmessage import size, tool_message, tool_messages
+from agentq.agent.toolmessage import json_bytes, size, tool_message, tool_messages
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD, to_usd
 from agentq.core.text import encodable
@@ -25,7 +25,7 @@ from agentq.tools import CallContext, ToolResult, call_signature
 if TYPE_CHECKING:
     from agentq.agent.agent import Agent
 
-_ID_CHARS = 64
+_ID_BYTES = 64
 _RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
 
 
@@ -239,16 +239,16 @@ def _undecided(
 
 
 def _with_ids(thread: Thread, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls with ids that exist, are short, and are unique in the thread."""
+    """The calls with ids that exist, are short where they stand in a result, and are unique in the thread."""
     seen = {call.id for message in thread.messages for call in message.tool_calls}
     named = []
     for i, call in enumerate(calls):
-        name, again = call.id, 0
-        while not name or len(name) > _ID_CHARS or name in seen:
+        name, again = encodable(call.id), 0  # first: two ids of which half is lost may be one id then
+        while not name or json_bytes(name) > _ID_BYTES or name in seen:
             name = f"call_{thread.step}_{i}" + (f"_{again}" if again else "")
             again += 1
         seen.add(name)
-        named.append(ToolCall(encodable(name), encodable(call.name), encodable(call.arguments)))
+        named.append(ToolCall(name, encodable(call.name), encodable(call.arguments)))
     return tuple(named)
 
 

@@ -113,6 +113,21 @@ def test_a_reply_with_calls_runs_the_tools_and_then_the_model_again() -> None:
     assert next_action(AGENT, thread, BUDGETS, NOBODY) == CallModel()
 
 
+@pytest.mark.parametrize("odd", ["\U0001f600", "\x01", '"', "\xe9"])
+def test_ids_that_are_long_in_a_result_are_replaced(odd: str) -> None:
+    """The room of a step's results, for which money is set aside, has 64 bytes for an id."""
+    ids = [
+        c.id for c in asked(*(call("look", id=f"{n}{odd * 63}") for n in range(3))).messages[-1].tool_calls
+    ]
+    assert ids == ["call_1_0", "call_1_1", "call_1_2"]
+
+
+def test_ids_that_cannot_be_encoded_stay_apart() -> None:
+    """Half of a character is replaced before ids are compared, or two calls would have one result."""
+    thread = asked(call("look", id="\ud800"), call("look", id="\udc01"))
+    assert [c.id for c in pending_calls(thread)] == ["?", "call_1_1"]
+
+
 def test_ids_are_made_unique_over_the_whole_thread() -> None:
     """Missing ones, repeated ones, those of an earlier step, and ones of unbearable length."""
     thread = asked(call("look"), call("look", id="x"), call("look", id="x"))
