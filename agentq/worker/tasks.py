@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from celery import Celery
@@ -13,6 +14,9 @@ from agentq.worker.celery_app import TASK
 from agentq.worker.hints import shown_arguments, task_id
 
 log = logging.getLogger("agentq.worker")
+
+PAUSE_SECONDS = 5.0
+"""How long a broker that failed is left alone: the tick sends a lost hint again after as long."""
 
 
 def register_step(celery: Celery, bench: Callable[[], Bench]) -> None:
@@ -28,10 +32,18 @@ def register_step(celery: Celery, bench: Callable[[], Bench]) -> None:
             log.exception("step_crashed run=%s step=%s", run_id, step)
 
 
-def make_dispatch(celery: Celery) -> Dispatch:
-    """Send hints through this app. One that cannot be sent is logged: the tick sends it again."""
+def make_dispatch(celery: Celery, *, now: Callable[[], float] = time.monotonic) -> Dispatch:
+    """Send hints through this app. One that cannot be sent is logged: the tick sends it again.
+
+    After one that failed, none is tried for `PAUSE_SECONDS`: each try may cost the seconds of a time-out,
+    and whoever submits thousands of runs to a dead broker would pay them thousands of times.
+    """
+    paused_until = 0.0
 
     def dispatch(run_id: str, step: int) -> None:
+        nonlocal paused_until
+        if now() < paused_until:
+            return
         try:
             celery.tasks[TASK].apply_async(  # type: ignore[call-arg]
                 kwargs={"run_id": run_id, "step": step},
@@ -40,6 +52,7 @@ def make_dispatch(celery: Celery) -> Dispatch:
                 kwargsrepr=shown_arguments(run_id, step),
             )
         except Exception as error:  # noqa: BLE001 - any trouble of any broker
+            paused_until = now() + PAUSE_SECONDS
             log.warning("dispatch_failed run=%s step=%d error=%r", run_id, step, error)
 
     return dispatch

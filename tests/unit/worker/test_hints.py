@@ -13,7 +13,7 @@ from celery.signals import after_task_publish
 from agentq.core.settings import Settings
 from agentq.worker.celery_app import QUEUE, TASK, make_celery
 from agentq.worker.hints import hint_maker, message
-from agentq.worker.tasks import make_dispatch, register_step
+from agentq.worker.tasks import PAUSE_SECONDS, make_dispatch, register_step
 
 
 @pytest.fixture
@@ -108,3 +108,20 @@ def test_who_listens_to_celerys_signals_hears_every_message(celery, settings):
         assert make("run_1", 7) is None
     finally:
         after_task_publish.disconnect(listener)
+
+
+def test_a_broker_that_failed_is_left_alone_for_a_while(celery, monkeypatch):
+    tried: list[str] = []
+
+    def fail(**options):
+        tried.append(options["kwargs"]["run_id"])
+        raise OSError("dead")
+
+    monkeypatch.setattr(celery.tasks[TASK], "apply_async", fail)
+    clock = [100.0]
+    dispatch = make_dispatch(celery, now=lambda: clock[0])
+    for run in ("run_1", "run_2", "run_3"):
+        dispatch(run, 0)
+    clock[0] += PAUSE_SECONDS
+    dispatch("run_4", 0)
+    assert tried == ["run_1", "run_4"]
