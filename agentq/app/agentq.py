@@ -22,6 +22,7 @@ from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
 from agentq.core.settings import Settings, load_settings
+from agentq.core.words import nearest
 from agentq.engine.bench import Bench, Dispatch, MakeHint
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
@@ -100,7 +101,7 @@ class AgentQ:
             closing_seconds: the deadline of the closing turn.
 
         Raises:
-            UsageError: when the name is taken, or the model cannot be had.
+            UsageError: when the name is taken, the model cannot be had, or the allowlist names no tool of it.
         """
         check_name("agent", name)
         if name in self.agents:
@@ -109,9 +110,16 @@ class AgentQ:
             raise UsageError(
                 f"agent {name!r}: output= is not available in this version; parse the answer yourself"
             )
+        registry = ToolRegistry(tools)
+        for allowed in allowlist or ():
+            if allowed not in registry.names():
+                raise UsageError(
+                    f"agent {name!r}: its allowlist names {allowed!r}, which is none of its tools"
+                    f"{nearest(allowed, registry.names())}"
+                )
         self.agents[name] = Agent(
             resolve_model(model)(),
-            ToolExecutor(ToolRegistry(tools)),
+            ToolExecutor(registry),
             name=name,
             system=system,
             budgets=budgets or Budgets(),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from agentq.app import Batch, Run
     from agentq.cli.session import Session
 
+_BY = "agentq cancel"
+
 
 @verb("cancel")
 @click.argument("target")
@@ -33,7 +35,7 @@ def command(session: Session, target: str, yes: bool) -> None:
 def _run(session: Session, run: Run) -> None:
     was_live = run.record().state.is_live
     if was_live:
-        run.cancel()
+        run.cancel(by=_BY)
     _say(
         session,
         run.id,
@@ -52,7 +54,7 @@ def _batch(session: Session, batch: Batch, *, yes: bool) -> None:
         _ask(
             session, f"{plural(live, 'run')} of {batch.name} that {'has' if live == 1 else 'have'} not ended"
         )
-    cancelled = batch.cancel()
+    cancelled = batch.cancel(by=_BY)
     _say(session, batch.name, cancelled, f"{batch.name}: {plural(cancelled, 'run')} cancelled")
 
 

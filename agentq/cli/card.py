@@ -65,7 +65,7 @@ def run_card(console: Console, record: RunRecord) -> None:
     called = f", custom_id {spec.custom_id}" if spec.custom_id else ""
     console.out(f"  agent {spec.agent}, tenant {spec.tenant}{of_batch}{called}")
     if record.stop_scope or record.stop_detail:
-        console.out(f"  because of {' '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
+        console.out(f"  because: {', '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
     console.out(
         f"  {plural(record.steps, 'step')}, {plural(record.attempts, 'attempt')}, "
         f"{record.input_tokens} tokens in, {record.output_tokens} out, "

@@ -33,7 +33,7 @@ class Console:
 
     def out(self, text: str = "") -> None:
         """A line of data for a person."""
-        click.echo(text, color=self._color)
+        click.echo(text, color=self.color)
 
     def document(self, value: Any) -> None:
         """The one JSON document of this call."""
@@ -46,7 +46,7 @@ class Console:
     def say(self, text: str = "") -> None:
         """A message, which `-q` silences."""
         if not self.quiet:
-            click.echo(text, err=True, color=self._color)
+            click.echo(text, err=True, color=self.color)
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Columns, the first flush left."""
@@ -54,7 +54,8 @@ class Console:
             self.out(line)
 
     @property
-    def _color(self) -> bool | None:
+    def color(self) -> bool | None:
+        """False when no colour is wanted; None leaves it to what stands behind the stream."""
         return False if self.no_color or os.environ.get("NO_COLOR") else None
 
 

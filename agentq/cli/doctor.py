@@ -38,7 +38,10 @@ def command(session: Session) -> int:
     checks, code = diagnose(session)
     if session.console.json:
         session.console.document(
-            [{"check": c.name, "ok": c.ok, "found": c.found, "fix": c.fix or None} for c in checks]
+            [
+                {"check": c.name, "ok": c.ok, "found": c.found, "fix": None if c.ok else c.fix or None}
+                for c in checks
+            ]
         )
         return code
     for check in checks:

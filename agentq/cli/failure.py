@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from functools import partial
 
 import click
 
@@ -19,8 +20,13 @@ _SERVER_PACKAGES = ("redis", "kombu", "amqp")
 _SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading", "InvalidResponse")
 
 
-def report(error: BaseException, *, verbose: bool) -> int:
-    """Say what went wrong on stderr and give the exit code. With `verbose`, the traceback too."""
+def report(error: BaseException, *, verbose: bool, color: bool | None = None) -> int:
+    """Say what went wrong on stderr and give the exit code. With `verbose`, the traceback too.
+
+    Args:
+        color: False for none; None leaves it to what stands behind the stream.
+    """
+    say = partial(_say, color=color)
     match error:
         case SystemExit():
             return error.code if isinstance(error.code, int) else BUG
@@ -35,25 +41,28 @@ def report(error: BaseException, *, verbose: bool) -> int:
             return USAGE
         case click.UsageError():
             name = error.ctx.command_path if error.ctx else "agentq"
-            _say(_sentence(error.format_message()), f"{name} --help")
+            say(_sentence(error.format_message()), f"{name} --help")
             return USAGE
         case click.ClickException():
-            _say(_sentence(error.format_message()))
+            say(_sentence(error.format_message()))
             return USAGE
         case AgentQError():
-            _say(str(error), error.hint)
+            say(str(error), error.hint)
             _trace(error, verbose)
             return error.exit_code
     if is_unreachable(error):
         first_line = str(error).strip().partition("\n")[0]
-        _say(f"the server cannot be reached: {first_line or type(error).__name__}", "agentq doctor checks it")
+        say(f"the server cannot be reached: {first_line or type(error).__name__}", "agentq doctor checks it")
         _trace(error, verbose)
         return UNAVAILABLE
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
-        _say("the server's memory is full: nothing new is taken in", "raise its maxmemory, or purge old runs")
+        say(
+            "the server's memory is full: nothing new is taken in",
+            "raise its maxmemory, or wait until old runs have expired",
+        )
         _trace(error, verbose)
         return UNAVAILABLE
-    _say(
+    say(
         f"this is a bug in agentq: {type(error).__name__}: {error}",
         "" if verbose else "-v shows the traceback",
     )
@@ -74,8 +83,8 @@ def _sentence(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _say(sentence: str, hint: str = "") -> None:
-    click.echo(f"{click.style('error:', fg='red')} {sentence}", err=True)
+def _say(sentence: str, hint: str = "", *, color: bool | None) -> None:
+    click.echo(f"{click.style('error:', fg='red')} {sentence}", err=True, color=color)
     if hint:
         click.echo(f"  {hint}", err=True)
 

@@ -67,7 +67,7 @@ def _options() -> list[click.Option]:
         stored("--namespace", metavar="NAME", help="Whose keys to look at, where no app says it."),
         stored("--json", is_flag=True, help="Data as JSON."),
         stored("-q", "--quiet", is_flag=True, help="No progress and no messages."),
-        stored("-v", "--verbose", count=True, help="More messages, and the traceback of a bug."),
+        stored("-v", "--verbose", count=True, help="The traceback of an error."),
         stored("--no-color", is_flag=True, help="No colour."),
         click.Option(
             ["--version"],

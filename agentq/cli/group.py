@@ -84,7 +84,7 @@ class LazyGroup(GlobalOptions, click.Group):
         try:
             code = run(args, prog_name or "agentq", complete_var, standalone_mode=False, obj=session, **extra)
         except BaseException as error:  # noqa: BLE001 - the outermost place: all of them end here
-            code = report(error, verbose=session.verbosity > 0)
+            code = report(error, verbose=session.verbosity > 0, color=session.console.color)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from agentq.cli.console import encode
+from agentq.cli.console import encode, plural
 from agentq.cli.resultline import result_line
 from agentq.core.errors import UsageError
 
@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from agentq.cli.session import Session
 
 STDOUT = "-"
+_OURS = '{"id": "run_'
+"""How every line begins."""
+
+
+def check_output(target: str) -> None:
+    """Return when results can be written to `target`, as far as that can be known before there are any.
+
+    Raises:
+        UsageError: when it holds something else, or its folder does not exist.
+    """
+    path = Path(target)
+    if target != STDOUT and not path.parent.is_dir():
+        raise UsageError(f"{target} cannot be written: there is no folder {path.parent}")
+    if target != STDOUT:
+        ids_present(path)
 
 
 def write_results(session: Session, batch: Batch, target: str) -> None:
@@ -38,39 +53,44 @@ def write_results(session: Session, batch: Batch, target: str) -> None:
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}") from None
     already = f", {len(present)} were there" if present else ""
-    session.console.say(f"{target}: {written} results written{already}")
+    session.console.say(f"{target}: {plural(written, 'result')} written{already}")
 
 
 def ids_present(path: Path) -> set[str]:
     """The runs in a file of results. Half a line at its end, left by a crash, is cut off.
 
     Raises:
-        UsageError: when the file holds something else.
+        UsageError: when the file holds something else, or cannot be read; it is as it was.
     """
     if not path.exists():
         return set()
     try:
-        _cut_half_line(path)
-        with path.open(encoding="utf-8") as file:
-            return {json.loads(line)["id"] for line in file if line.strip()}
+        with path.open("rb+") as file:
+            present, end = _whole_lines(file)
+            if end < file.seek(0, 2):
+                file.truncate(end)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is not a file of results", hint="choose another file") from None
+    return present
 
 
-def _cut_half_line(path: Path) -> None:
-    with path.open("rb+") as file:
-        end = size = file.seek(0, 2)
-        while end:
-            start = max(0, end - 65_536)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
-                break
-            end = start
-        file.seek(end)
-        # Only what begins like one of our lines is ours to cut; anything else is a wrong file.
-        if end < size and file.read(1) == b"{":
-            file.truncate(end)
+def _whole_lines(file: BinaryIO) -> tuple[set[str], int]:
+    """The runs in the whole lines, and where these end. Nothing is written.
+
+    Raises:
+        ValueError, KeyError, TypeError: when anything in it is not ours, also in half a line.
+    """
+    present: set[str] = set()
+    end = 0
+    for line in file:
+        text = line.decode(errors="ignore")  # half a line may end within a letter
+        if not text.startswith(_OURS[: len(text)]) and text.strip():
+            raise ValueError("not a line of results")
+        if not line.endswith(b"\n"):
+            break
+        if text.strip():
+            present.add(json.loads(line)["id"])
+        end += len(line)
+    return present, end

@@ -46,7 +46,7 @@ def command(session: Session, agent: str, text: str | None, tenant: str | None) 
     try:
         record = _follow(session, run)
     except KeyboardInterrupt:
-        run.cancel()
+        run.cancel(by="Ctrl-C")
         session.console.say(f"\ncancelled {run.id}")
         raise
     return _conclude(session, record)

@@ -12,8 +12,9 @@ from agentq.cli.amount import USD
 from agentq.cli.console import plural
 from agentq.cli.follow import conclude, detached, follow
 from agentq.cli.globals import verb
-from agentq.cli.outfile import write_results
+from agentq.cli.outfile import check_output, write_results
 from agentq.core.errors import UsageError
+from agentq.core.ids import check_name
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch
@@ -50,6 +51,8 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         raise UsageError(
             "-o needs --wait: there are no results yet", hint="later: agentq results BATCH -o FILE"
         )
+    if output:
+        check_output(output)
     name = _batch_name(file, batch)
     app = session.user_app("submit")
     submitted = submit_file(
@@ -120,7 +123,11 @@ def _batch_name(file: str, batch: str | None) -> str:
         return batch
     if file == "-":
         raise UsageError("rows from standard input need a name for their batch", hint="add --batch NAME")
-    return Path(file).name.partition(".")[0]
+    name = Path(file).name.partition(".")[0]
+    try:
+        return check_name("batch", name)
+    except UsageError as error:
+        raise UsageError(str(error), hint="add --batch NAME") from None
 
 
 def _say_submitted(session: Session, name: str, total: int) -> int:

@@ -24,6 +24,8 @@ class AgentQError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # a traceback shows it too
 
 
 class UsageError(AgentQError):

@@ -28,8 +28,9 @@ def check_name(kind: str, name: str) -> str:
         UsageError: when it is empty, too long or has characters that a key, a shell or a URL would mangle.
     """
     if not _NAME.fullmatch(name):
+        article = "an" if kind[0] in "aeiou" else "a"
         raise UsageError(
-            f"{name!r} cannot be the name of a {kind}: use up to 100 letters, digits, '.', '_', '@' and '-', "
-            "starting with a letter or digit"
+            f"{name!r} cannot be the name of {article} {kind}: use up to 100 letters, digits, "
+            "'.', '_', '@' and '-', starting with a letter or digit"
         )
     return name

@@ -116,6 +116,8 @@ def _from_file(folder: Path) -> dict[str, Any]:
             raise UsageError(f"{path}: this is not TOML: {error}") from None
         for key in table:
             content = content.get(key, {})
+            if not isinstance(content, dict):
+                raise UsageError(f"{path}: {key} is not a table")
         return {name: _checked(name, value, f"{path}: {name}") for name, value in content.items()}
     return {}
 
@@ -128,10 +130,7 @@ def _checked(name: str, value: Any, where: str) -> Any:
         )
     try:
         if name in _POSITIVE:
-            number = float(value)
-            if not 0 < number < 1e9:
-                raise ValueError(f"{value} must be more than 0")
-            return number
+            return _positive(value)
         if name in _MONEY:
             to_nano(value)
             return Decimal(value)
@@ -142,3 +141,13 @@ def _checked(name: str, value: Any, where: str) -> Any:
         return check_name("namespace", value) if name == "namespace" else value
     except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _positive(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not a number") from None
+    if not 0 < number < 1e9:
+        raise ValueError(f"{value} must be more than 0" + (" and less than 1e9" if number > 0 else ""))
+    return number

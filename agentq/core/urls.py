@@ -47,6 +47,10 @@ def broker_url_for(redis_url: str) -> str:
 
 
 def _tcp(parts: SplitResult, options: dict[str, str], url: str) -> str:
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise UsageError(f"the port in {url.rpartition('@')[2]} is not one: {error}") from None
     # As redis-py reads it: ?db= wins over the path.
     database = _database(options.get("db") or unquote(parts.path).replace("/", "") or "0", url)
     kept = {name: value for name, value in options.items() if name.startswith("ssl_")}

@@ -61,6 +61,8 @@ def parse_row(mapping: Mapping[str, Any]) -> Row:
     Raises:
         ValueError: with one sentence that says what is wrong and what would be right.
     """
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"a row is an object, not {kind_of(mapping)}")
     for key in mapping:
         if key not in FIELDS:
             raise ValueError(f"unknown key {key!r}{nearest(key, FIELDS)}; a row has {', '.join(FIELDS)}")

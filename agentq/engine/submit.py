@@ -64,7 +64,10 @@ def draft_run(
     """
     limits = budgets or agent.budgets
     if row.max_usd is not None:
-        limits = replace(limits, max_usd=row.max_usd)
+        try:
+            limits = replace(limits, max_usd=row.max_usd)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     limited = capped or limits.max_usd is not None
     free = unpriced(agent) if limited and on_unpriced == "refuse" else []
     if free:

@@ -75,6 +75,12 @@ def test_a_run_that_could_not_even_close_is_refused_with_the_least_that_would_do
     assert least in refused.value.hint
 
 
+@pytest.mark.parametrize("amount", ["0", "0.0000000001"])
+def test_a_row_with_a_limit_that_no_run_can_have_is_refused_in_words(amount: str):
+    with pytest.raises(UsageError, match="max_usd="):
+        draft(make_agent(ScriptedClient(["x"])), max_usd=amount)
+
+
 @pytest.mark.parametrize("unit", ["tokens", "usd"])
 def test_the_least_that_would_do_does(rig: Rig, unit: str):
     client = Plain()

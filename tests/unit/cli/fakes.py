@@ -18,9 +18,9 @@ from agentq.core.settings import Settings
 from agentq.provider.types import Usage
 
 
-def invoke(*args: str, input: str | None = None) -> Result:
-    """`agentq ARGS`, streams apart."""
-    return CliRunner().invoke(main, list(args), input=input)
+def invoke(*args: str, input: str | None = None, color: bool = False) -> Result:
+    """`agentq ARGS`, streams apart; with `color` on streams that can show some."""
+    return CliRunner().invoke(main, list(args), input=input, color=color)
 
 
 def result(custom_id: str, reason: StopReason = StopReason.FINISHED, **changes: Any) -> RunResult:
@@ -78,7 +78,7 @@ class FakeBatch:
     def results(self) -> Iterator[RunResult]:
         return iter(self.found)
 
-    def cancel(self) -> int:
+    def cancel(self, by: str = "python") -> int:
         self.cancelled = True
         return self.queued
 

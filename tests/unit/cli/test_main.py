@@ -9,9 +9,11 @@ import sys
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from agentq.app import AgentQ
 from agentq.cli.group import VERBS
 from agentq.cli.session import Session
 from agentq.core.errors import ConflictError, InputError, StoreError, UnavailableError, UsageError
+from agentq.tools import tool
 from tests.unit.cli.fakes import FakeApp, invoke
 
 
@@ -161,3 +163,42 @@ def test_settings_of_the_session_come_from_the_options(monkeypatch) -> None:
     session = Session()
     session.choose("namespace", "after")
     assert session.settings.namespace == "after"
+
+
+@pytest.mark.parametrize("args, env", [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
+def test_an_error_has_no_colour_where_none_is_wanted(monkeypatch, args, env) -> None:
+    assert "\x1b[" in invoke("sumbit", color=True).stderr
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert "\x1b[" not in invoke(*args, "sumbit", color=True).stderr
+
+
+@pytest.mark.parametrize(
+    "file, content, sentence",
+    [
+        ("pyproject.toml", "tool = 3", "pyproject.toml: tool is not a table"),
+        ("agentq.toml", 'lease_seconds = "x"', "lease_seconds: 'x' is not a number"),
+        ("agentq.toml", "lease_seconds = 0", "lease_seconds: 0 must be more than 0"),
+    ],
+)
+def test_a_wrong_file_of_settings_is_one_sentence(tmp_path, monkeypatch, file, content, sentence) -> None:
+    (tmp_path / file).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    refused = invoke("batches")
+    assert refused.exit_code == 2
+    assert sentence in refused.stderr
+
+
+def test_python_sees_the_hint_under_the_error() -> None:
+    assert UsageError("no", hint="do this").__notes__ == ["do this"]
+
+
+def test_an_allowlist_names_tools_that_there_are() -> None:
+    with pytest.raises(UsageError, match=r"allowlist names 'lok'.*did you mean 'look'"):
+        AgentQ("t").agent("a", model="scripted", tools=[look], allowlist=["lok"])
+
+
+@tool
+def look(order_id: str) -> str:
+    """Look."""
+    return order_id

@@ -105,7 +105,7 @@ def test_results_are_appended_once(app: FakeApp, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert "2 results written" in invoke("results", "b", "-o", str(out)).stderr
     app.only.found.append(result("c"))
-    assert "1 results written" in invoke("results", "b", "-o", str(out)).stderr
+    assert "1 result written" in invoke("results", "b", "-o", str(out)).stderr
     assert [json.loads(line)["custom_id"] for line in out.read_text().splitlines()] == ["a", "b", "c"]
 
 
@@ -116,12 +116,32 @@ def test_half_a_line_left_by_a_crash_is_written_again(tmp_path: Path) -> None:
     assert out.read_text() == '{"id": "run_a"}\n'
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        "my notes",
+        '{"precious": 1}',
+        '{"input": "a"}\n{"input": "b"}',
+        '{"id": "run_a"}\n{"precious": 1}',
+        "{}\n",
+    ],
+)
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
+    """Also when its last line has no end: half a line of ours looks different."""
     out = tmp_path / "notes.txt"
-    out.write_text("my notes")
+    out.write_text(content)
     with pytest.raises(UsageError, match="not a file of results"):
         ids_present(out)
-    assert out.read_text() == "my notes"
+    assert out.read_text() == content
+
+
+def test_the_output_is_looked_at_before_anything_is_submitted(app: FakeApp, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "b.jsonl", {"input": "x"})
+    for output, sentence in ((file, "not a file of results"), (f"{tmp_path}/no/out", "there is no folder")):
+        refused = invoke("submit", file, "--agent", "orders", "--wait", "-o", output)
+        assert refused.exit_code == 2
+        assert sentence in refused.stderr
+    assert app.submitted == []
 
 
 def test_a_result_line_is_a_chat_completion_and_more() -> None:
@@ -207,3 +227,11 @@ def test_what_a_killed_up_left_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "up.lock").touch()
     (tmp_path / "up.json").write_text('{"pid": 1}')
     assert UpFile(tmp_path).read() is None
+
+
+def test_a_file_whose_name_cannot_be_a_batchs_says_which_option_helps(app: FakeApp, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "my rows.jsonl", {"input": "x"})
+    refused = invoke("submit", file, "--agent", "orders")
+    assert refused.exit_code == 2
+    assert "add --batch NAME" in refused.stderr
+    assert invoke("submit", file, "--agent", "orders", "--batch", "b").exit_code == 0

@@ -77,3 +77,9 @@ def test_what_is_no_redis_url_is_refused_with_the_right_spelling(url, word):
 def test_a_database_that_is_no_number_is_refused(url):
     with pytest.raises(UsageError, match="not a number"):
         broker_url_for(url)
+
+
+def test_a_port_that_is_none_is_refused_without_the_password():
+    with pytest.raises(UsageError, match="the port in") as refused:
+        broker_url_for("redis://:secret@cache:abc/0")
+    assert "secret" not in str(refused.value)

@@ -208,3 +208,9 @@ def test_reading_is_lazy(tmp_path: Path) -> None:
     assert (where, row.input) == (f"{source}:1", "a")
     with pytest.raises(InputError, match=r"in\.jsonl:2: not JSON"):
         next(rows)
+
+
+@pytest.mark.parametrize("value", ["text", 3, None, ["input"]])
+def test_a_row_that_is_no_object_is_refused_in_words(value):
+    with pytest.raises(ValueError, match="a row is an object, not "):
+        parse_row(value)
