@@ -44,9 +44,12 @@ def close(step: Step, reason: StopReason) -> None:
 
 def _reserve(step: Step, need: Need) -> tuple[Granted | None, bool]:
     """The escrow as a reservation (and True), or a fresh one when it was never set or is already lost."""
+    reservation = step.ledger.reservation(step.lease, step.requests + 1)
+    step.unsent = Settlement(reservation, "restore")
     answer = step.ledger.convert(step.lease, step.requests + 1)
     converted = isinstance(answer, Granted)
     if answer is None:
+        step.unsent = Settlement(reservation, "release")
         fresh = step.ledger.reserve(
             step.lease, step.requests + 1, usd=need.usd, tokens=need.tokens, escrow_usd=0, escrow_tokens=0
         )
@@ -56,7 +59,6 @@ def _reserve(step: Step, need: Need) -> tuple[Granted | None, bool]:
     if not isinstance(answer, Granted):
         raise LeaseLostError(f"the ledger answered {answer}")
     step.requests += 1
-    step.unsent = Settlement(answer.reservation, "restore" if converted else "release")
     failpoint("step.after_convert")
     return answer, converted
 

@@ -150,6 +150,8 @@ class Step:
 
     def reserve(self, need: Need) -> Granted | None:
         """Money for this call and for a later closing turn; without it, wait for it or close the run."""
+        # Named before it is asked for: where the answer is lost, nothing was sent.
+        self.unsent = Settlement(self.ledger.reservation(self.lease, self.requests + 1), "release")
         answer = self.ledger.reserve(
             self.lease,
             self.requests + 1,
@@ -161,7 +163,6 @@ class Step:
         match answer:
             case Granted():
                 self.requests += 1
-                self.unsent = Settlement(answer.reservation, "release")
                 failpoint("step.after_reserve")
                 return answer
             case Denied(kind="wait"):

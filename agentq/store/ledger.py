@@ -35,6 +35,10 @@ class Ledger:
         self._keys = keys
         self._scripts = scripts
 
+    def reservation(self, lease: Lease, n: int) -> str:
+        """What the scripts call the reservation of a claim's n-th request."""
+        return f"{lease.fence}:{n}"
+
     def reserve(
         self, lease: Lease, n: int, *, usd: int, tokens: int, escrow_usd: int, escrow_tokens: int
     ) -> Granted | Denied | Refusal:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from agentq.agent import Budgets, LoopDetector, Thread
 from agentq.core.failpoints import FailpointError
@@ -752,6 +753,32 @@ def test_a_client_whose_bound_is_broken_ends_the_run_after_eight_tries_and_costs
     assert client.call_count == 0
     assert rig.store.ledger.account(f"run:{run}").spent_nano == 0
     rig.check()
+
+
+@pytest.mark.parametrize("lost", ["reserve", "convert"])
+def test_a_reservation_whose_answer_is_lost_costs_nothing(rig: Rig, lost: str):
+    """It was made, the outage outlasted every repetition, and so the request was never sent."""
+    client = Moody([ONE, "closing words"])
+    rig.agent(client, look)
+    run = rig.submit(budgets=Budgets(max_steps=1, max_tokens=None, max_usd=dollars(3)))
+    if lost == "convert":
+        rig.step()
+    sent, escrow = client.call_count, rig.store.ledger.open_reservations(run)
+    ask = getattr(rig.store.ledger, lost)
+
+    def without_answer(*args: Any, **kwargs: Any) -> Any:
+        ask(*args, **kwargs)
+        raise redis.exceptions.ConnectionError("lost")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.store.ledger, lost, without_answer)
+        rig.step()
+    assert client.call_count == sent
+    assert rig.record(run).usd_nano == sent * CALL_NANO
+    assert lost == "reserve" or rig.store.ledger.open_reservations(run) == escrow
+    rig.check()
+    ended = finish_or_fail(rig, run)
+    assert (ended.answer, ended.usd_nano) == ("closing words", 2 * CALL_NANO)
 
 
 def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(rig: Rig):
