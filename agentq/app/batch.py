@@ -86,7 +86,7 @@ class Batch:
         return (run.thread() for run in self.runs())
 
     def metrics(self) -> RunMetrics:
-        """The seed's metrics of the runs that have ended."""
+        """The metrics of the runs that have ended."""
         return run_metrics([thread for thread in self.threads() if thread.stop_reason])
 
     def done(self) -> bool:

@@ -29,7 +29,7 @@ NEXT = (
 
 
 def print_report(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """The seed's table, the further metrics as they are read, the ledger, and the next things to type."""
+    """The table of the study, the other metrics in reading order, the ledger, and what to type next."""
     console.out("Twenty tasks, five of them stuck, under two configurations that differ in one way:\n")
     head = ("configuration", "completion", "p50 steps", "p95 steps", "loop rate")
     rows = [(o.title, *(metric(key, o.metrics[key]) for key in TABLE)) for o in outcomes]

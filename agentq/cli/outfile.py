@@ -62,7 +62,7 @@ def ids_present(path: Path) -> set[str]:
     Raises:
         UsageError: when the file holds something else, or cannot be read; it is as it was.
     """
-    if not path.exists():
+    if not path.is_file():  # none yet, or a pipe or a device: nothing to read back
         return set()
     try:
         with path.open("rb+") as file:

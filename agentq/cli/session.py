@@ -89,11 +89,18 @@ class Session:
         return AgentQ(up.namespace if up else "agentq")
 
     def server_app(self) -> AgentQ:
-        """`any_app`, and the server answers.
+        """An app that sees the server, and the server answers. It may be without agents.
+
+        Beside a running `agentq up` nothing of the user's is imported, unless it is named: what imports in
+        the terminal of `up`, with its keys and its environment, may not import in this one.
 
         Raises:
             UnavailableError: when there is none, or it does not answer.
         """
+        if self._app is None and not self._app_path and not self.settings.app and self.up is not None:
+            from agentq.app import AgentQ
+
+            self._app = AgentQ(self.up.namespace)
         app = self.any_app()
         self.need_server(app)
         app.ping()

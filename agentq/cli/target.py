@@ -19,7 +19,12 @@ def find(app: AgentQ, word: str) -> Run | Batch:
     Raises:
         UsageError: when there is neither.
     """
-    if word.startswith(_RUN):
-        with suppress(UsageError):
-            return app.run(word)
-    return app.batch(word)
+    if not word.startswith(_RUN):
+        return app.batch(word)
+    with suppress(UsageError):
+        return app.run(word)
+    with suppress(UsageError):
+        return app.batch(word)
+    raise UsageError(
+        f"there is no run {word!r}, nor a batch of that name", hint="it may be older than the retention"
+    )

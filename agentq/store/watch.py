@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import redis
@@ -38,6 +38,7 @@ class Rescue:
     verdict: str
     step: int | None = None
     reason: str | None = None
+    run_id: str = field(default="", compare=False)
 
 
 class Watch:
@@ -60,11 +61,11 @@ class Watch:
         reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, DEATHS_MAX)
         match reply:
             case ["RESCUED", step]:
-                return Rescue("RESCUED", step=int(step))
+                return Rescue("RESCUED", step=int(step), run_id=run_id)
             case ["ENDED", reason]:
-                return Rescue("ENDED", reason=reason)
+                return Rescue("ENDED", reason=reason, run_id=run_id)
             case [("NOT_DUE" | "PATIENT" | "GONE") as verdict]:
-                return Rescue(verdict)
+                return Rescue(verdict, run_id=run_id)
             case _:
                 raise unexpected("run_rescue", reply)
 

@@ -72,7 +72,13 @@ class Background:
         bench = self.bench
         for rescue in rescue_due(bench.store.watch, bench.dispatch, lease_ms=bench.lease_ms, room=room):
             if rescue.verdict in {"RESCUED", "ENDED"}:
-                log.warning("tick verdict=%s step=%s reason=%s", rescue.verdict, rescue.step, rescue.reason)
+                log.warning(
+                    "tick verdict=%s run=%s step=%s reason=%s",
+                    rescue.verdict,
+                    rescue.run_id,
+                    rescue.step,
+                    rescue.reason,
+                )
 
     def _every(self, work: Callable[[], None], seconds: float) -> None:
         wait = 0.0

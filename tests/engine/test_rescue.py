@@ -40,6 +40,7 @@ def test_each_kind_of_due_run_is_put_right_in_one_tick(rig: Rig):
         ("ENDED", None, "cancelled"),
         ("RESCUED", 0, None),
     ]
+    assert {item.run_id for item in done} == {dead, cancelled}
     assert sorted(rig.queue) == sorted([(lost, 0), (dead, 0)])
     assert [state_of(rig.store, run) for run in (lost, dead, cancelled, fine)] == [
         "queued", "queued", "ended", "queued",

@@ -14,6 +14,7 @@ from agentq.cli.group import VERBS
 from agentq.cli.session import Session
 from agentq.core.errors import ConflictError, InputError, StoreError, UnavailableError, UsageError
 from agentq.tools import tool
+from agentq.worker.upfile import UpFile, UpState
 from tests.unit.cli.fakes import FakeApp, invoke
 
 
@@ -202,3 +203,12 @@ def test_an_allowlist_names_tools_that_there_are() -> None:
 def look(order_id: str) -> str:
     """Look."""
     return order_id
+
+
+def test_a_verb_that_needs_a_server_only_does_not_import_the_app_of_up(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    up = UpState(1, "redis://127.0.0.1:1/0", None, "shop", "no_such_module:app")
+    with UpFile(tmp_path / ".agentq").hold() as hold:
+        hold.write(up)
+        assert invoke("batches").exit_code == 7
+        assert "there is no module" in invoke("run", "a", "text").stderr

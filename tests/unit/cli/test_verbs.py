@@ -235,3 +235,20 @@ def test_a_file_whose_name_cannot_be_a_batchs_says_which_option_helps(app: FakeA
     assert refused.exit_code == 2
     assert "add --batch NAME" in refused.stderr
     assert invoke("submit", file, "--agent", "orders", "--batch", "b").exit_code == 0
+
+
+def test_results_go_into_a_pipe_too(app: FakeApp, tmp_path: Path) -> None:
+    assert ids_present(Path("/dev/null")) == set()
+    assert invoke("results", "b", "-o", "/dev/null").exit_code == 0
+    refused = invoke("results", "b", "-o", str(tmp_path))
+    assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)
+
+
+def test_a_word_like_a_runs_id_that_nobody_knows_is_called_a_run(app: FakeApp, monkeypatch) -> None:
+    monkeypatch.setattr(FakeApp, "run", _no_run, raising=False)
+    refused = invoke("status", "run_nope")
+    assert (refused.exit_code, "there is no run 'run_nope'" in refused.stderr) == (2, True)
+
+
+def _no_run(self: FakeApp, run_id: str) -> None:
+    raise UsageError("no")
