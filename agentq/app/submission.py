@@ -82,11 +82,12 @@ class Submission:
             UnavailableError: when Redis cannot be reached.
         """
         rows, drafts = self._drafts(agent, items, batch=batch, capped=usd is not None)
+        named = {draft.spec.agent for draft in drafts}
         store = self._ready()
         self._refuse_conflicts(store, batch, rows)
         store.batches.open(
             batch,
-            agent=agent or (drafts[0].spec.agent if drafts else ""),
+            agent=agent or (named.pop() if len(named) == 1 else ""),
             tenant=self.tenant,
             usd=usd,
             tokens=tokens,
@@ -113,11 +114,12 @@ class Submission:
             where = (item.where if isinstance(item, Row) else "") or f"row {number}"
             try:
                 row = _named(checked_row(item, where), rows)
+                row = replace(row, agent=row.agent or agent or "")  # by its id, another agent's is a conflict
                 if row.custom_id in rows:
                     first = rows[row.custom_id].where
                     raise UsageError(f"custom_id {row.custom_id!r} is that of {first} too")
                 rows[row.custom_id] = replace(row, where=where)
-                drafts.append(self._draft(row.agent or agent or "", row, batch=batch, capped=capped))
+                drafts.append(self._draft(row.agent, row, batch=batch, capped=capped))
             except InputError as error:
                 problems += error.problems
             except UsageError as error:

@@ -69,7 +69,8 @@ def _batch(session: Session, batch: Batch) -> None:
         pending = [{"run": run, **pending_fields(call)} for run, call in waiting]
         console.document({**fields, "account": account_fields(account), "pending": pending})
         return
-    console.out(f"batch {batch.name}: agent {record.agent}, tenant {record.tenant}")
+    agent = f"agent {record.agent}" if record.agent else "several agents"
+    console.out(f"batch {batch.name}: {agent}, tenant {record.tenant}")
     console.out(f"  {tally}")
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")

@@ -182,7 +182,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """A batch as it stands."""
+    """A batch as it stands. `agent` is empty when its rows name several."""
 
     name: str
     agent: str

@@ -323,3 +323,13 @@ def test_a_batch_s_tokens_that_cannot_be_counted_are_refused_in_words(
 ):
     with untouched(store), pytest.raises(ValueError, match="cannot be counted"):
         make_app().submit_many("a", [{"input": "hello"}], batch="b1", max_tokens=tokens)
+
+
+def test_a_batch_of_several_agents_is_resumed_in_any_order(make_app: Callable[[], AgentQ]):
+    app = make_app()
+    rows = [{"input": "hello", "custom_id": name, "agent": name} for name in ("a", "b")]
+    assert app.submit_many(None, rows, batch="b1").record().agent == ""
+    assert app.submit_many(None, reversed(rows), batch="b1").record().total == 2
+    assert app.submit_many(None, rows[1:], batch="b1").record().total == 2
+    with pytest.raises(ConflictError, match="other content"):
+        app.submit_many("b", [{"input": "hello", "custom_id": "a"}], batch="b1")

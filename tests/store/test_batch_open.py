@@ -42,6 +42,13 @@ def test_a_batch_that_is_another_one_is_a_conflict_and_stays_as_it_is(store: Sto
         assert call(store, "batch_open", "b1", *asked, RETENTION_MS) == answer
 
 
+@pytest.mark.parametrize("first, then", [("", "a"), ("a", ""), ("", "")])
+def test_a_batch_of_several_agents_takes_rows_of_any(store: Store, first: str, then: str):
+    call(store, "batch_open", "b1", first, "acme", "", "", RETENTION_MS)
+    with untouched(store):
+        assert call(store, "batch_open", "b1", then, "acme", "", "", RETENTION_MS) == ["OPEN", "0"]
+
+
 def test_a_cap_cannot_be_put_on_a_batch_that_has_none(store: Store):
     open_batch(store)
     with untouched(store), pytest.raises(ConflictError, match="another cap: no cap"):

@@ -1,7 +1,7 @@
 -- Open a batch for loading: create it, or take it up again when it is the same one.
 --
 -- KEYS  1 routing key
--- ARGV  1 batch   2 agent   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
+-- ARGV  1 batch   2 agent, '' for several   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
 -- REPLY {"OPEN", total} | {"CONFLICT", field, present value}
 local name, agent, tenant = ARGV[1], ARGV[2], ARGV[3]
 local batch, scope = P .. 'batch:' .. name, scope_key('batch:' .. name)
@@ -10,7 +10,7 @@ if ARGV[4] ~= '' then wanted[#wanted + 1] = {'ul', int(amount(ARGV[4]))} end
 if ARGV[5] ~= '' then wanted[#wanted + 1] = {'tl', int(amount(ARGV[5]))} end
 if redis.call('EXISTS', batch) == 1 then
   local f = redis.call('HMGET', batch, 'agent', 'tenant', 'total')
-  if f[1] ~= agent then return {'CONFLICT', 'agent', f[1]} end
+  if agent ~= '' and f[1] ~= '' and f[1] ~= agent then return {'CONFLICT', 'agent', f[1]} end
   if f[2] ~= tenant then return {'CONFLICT', 'tenant', f[2]} end
   for _, w in ipairs(wanted) do
     local has = redis.call('HGET', scope, w[1])
