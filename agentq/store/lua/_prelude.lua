@@ -94,7 +94,8 @@ local function forfeit(id, run, scopes, reservation)
 end
 
 -- Close one reservation: settle (at what it cost), release (nothing was billed), restore (released,
--- back into the escrow) or forfeit. A fact: it looks at the reservation, not at the run's fence.
+-- back into the escrow, where there is none) or forfeit. A fact: it looks at the reservation, not at the
+-- run's fence.
 local function close_reservation(id, run, scopes, reservation, how, usd, tokens)
   if how == 'forfeit' then return forfeit(id, run, scopes, reservation) end
   local held_usd, held_tokens = open_reservation(run, reservation)
@@ -105,7 +106,7 @@ local function close_reservation(id, run, scopes, reservation, how, usd, tokens)
       local over = math.max(0, usd - held_usd)
       book(scopes, {us = usd, ts = tokens, ur = -held_usd, tr = -held_tokens, uo = over})
       log('settle', name, usd, tokens)
-    elseif how == 'restore' then
+    elseif how == 'restore' and redis.call('HEXISTS', run .. ':open', 'escrow') == 0 then
       redis.call('HSET', run .. ':open', 'escrow', int(held_usd) .. ' ' .. int(held_tokens))
       book(scopes, {ur = -held_usd, tr = -held_tokens, ue = held_usd, te = held_tokens})
       log('restore', name, held_usd, held_tokens)
