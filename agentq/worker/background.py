@@ -29,6 +29,9 @@ HEARTBEATS_A_LEASE = 3
 HINTS_A_FREE_SLOT = 4
 """How many lost messages a tick sends again for each step that this process could take on now."""
 
+JOIN_SECONDS = 2.0
+"""How long a stopping process waits for the heartbeat at hand."""
+
 
 class Background:
     """The two threads of one worker process."""
@@ -56,6 +59,8 @@ class Background:
     def stop(self) -> None:
         """End after the rounds at hand, and sign off."""
         self._stop.set()
+        # A heartbeat on its way would sign on again. It may also be waiting for a server that is gone.
+        self._threads[0].join(JOIN_SECONDS)
         try:
             self.bench.store.watch.sign_off(self.name)
         except Exception as error:  # noqa: BLE001 - Redis may be gone already; the entry ends by itself

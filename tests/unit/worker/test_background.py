@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ from celery.concurrency import get_implementation
 
 from agentq import AgentQ
 from agentq.core.errors import UsageError
+from agentq.worker.background import Background
+from agentq.worker.embedded import EmbeddedServer
 
 
 @pytest.fixture
@@ -28,3 +31,22 @@ def test_a_pool_without_threads_is_refused_before_a_message_is_taken(step: Any, 
 
 def test_the_threads_pool_is_served(step: Any):
     assert step(SimpleNamespace(pool_cls=get_implementation("threads")))
+
+
+def test_a_process_that_has_stopped_is_not_alive_although_a_heartbeat_was_on_its_way(
+    server: EmbeddedServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+):
+    app = AgentQ("t", redis_url=server.url, namespace=namespace)
+    background = Background(app.bench, tick_seconds=60, slots=1)
+    beating = Event()
+
+    def renew() -> None:
+        beating.set()
+        assert background._stop.wait(5)
+
+    monkeypatch.setattr(background.bench.leases, "renew", renew)
+    background.start()
+    assert beating.wait(5)
+    background.stop()
+    background._threads[0].join(5)
+    assert app.workers() == []
