@@ -25,6 +25,8 @@ from agentq.tools import CallContext, ToolResult, call_signature
 if TYPE_CHECKING:
     from agentq.agent.agent import Agent
 
+CUT_OFF = frozenset({"length", "max_tokens"})
+"""How providers say that a reply ended at its output cap. It is the answer; the trace says that it is cut."""
 _ID_BYTES = 64
 _RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
 
@@ -146,7 +148,9 @@ def apply_reply(
     if not calls:
         thread.answer = text
         thread.stop_reason = StopReason.FINISHED.value
-        thread.record("finished", "no further tool calls", ok=bool(result.text))
+        cut = result.finish_reason in CUT_OFF
+        detail = "cut off at the output cap" if cut else "no further tool calls"
+        thread.record("finished", detail, ok=bool(text) and not cut)
         return
     excess = calls[limits.calls :]
     if excess:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from kombu.exceptions import KombuError
 
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets
@@ -23,9 +24,9 @@ from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
 from agentq.core.settings import Settings, load_settings
 from agentq.core.words import nearest
-from agentq.engine.bench import Bench, Dispatch, MakeHint
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
+from agentq.engine.workbench import Dispatch, MakeHint, Workbench
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.resolve import resolve_model
@@ -38,6 +39,7 @@ from agentq.worker.tasks import make_dispatch, register_step
 from agentq.worker.upfile import UpFile
 
 _DETECTOR = LoopDetector()
+BROKER_SECONDS = 5
 WORKER_RETRIES = 30
 """How often a worker repeats a command that a lost connection swallowed: about a minute."""
 
@@ -172,7 +174,7 @@ class AgentQ:
         return hint_maker(self.celery, self.settings)
 
     @cached_property
-    def bench(self) -> Bench:
+    def bench(self) -> Workbench:
         """What a worker's steps have at hand."""
         store = self._connect(retries=WORKER_RETRIES)
         leases = Leases(
@@ -180,7 +182,7 @@ class AgentQ:
             lease_ms=self.settings.lease_ms,
             longest_seconds=2 * self.settings.call_timeout_seconds,
         )
-        return Bench(
+        return Workbench(
             store=store,
             agents=self.agents,
             leases=leases,
@@ -197,6 +199,24 @@ class AgentQ:
             UnavailableError: when it does not, within seconds.
         """
         self.store.ping()
+
+    def ping_broker(self) -> str:
+        """Return the broker's address when it answers.
+
+        Raises:
+            UnavailableError: when it does not, within seconds.
+        """
+        with self.celery.connection_for_write() as connection:
+            where = str(connection.as_uri())
+            refused: tuple[type[Exception], ...] = (*connection.connection_errors, OSError, KombuError)
+            try:
+                connection.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
+            except refused as error:
+                raise UnavailableError(
+                    f"the broker cannot be reached at {where}: {error}",
+                    hint="check AGENTQ_BROKER_URL and that it runs",
+                ) from error
+        return where
 
     def workers(self) -> list[str]:
         """The worker processes that are alive."""

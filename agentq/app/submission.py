@@ -13,9 +13,9 @@ from agentq.core.errors import ConflictError, InputError, UsageError
 from agentq.core.money import to_nano
 from agentq.core.settings import Settings
 from agentq.core.words import nearest
-from agentq.engine.bench import Dispatch, MakeHint
 from agentq.engine.rows import Row, parse_row
 from agentq.engine.submit import Draft, conflicts, draft_run, submit_drafts
+from agentq.engine.workbench import Dispatch, MakeHint
 from agentq.store.connect import Store
 
 
@@ -173,9 +173,7 @@ class Submission:
             (f"tenant:{self.tenant}", settings.tenant_max_usd),
         ):
             if usd is not None:
-                store.ledger.set_limit(
-                    scope, usd=to_nano(usd), tokens=store.ledger.account(scope).tokens_limit
-                )
+                store.ledger.set_limit(scope, usd=to_nano(usd))
         return store
 
     def _write(self, store: Store, drafts: Sequence[Draft]) -> Iterable[list[tuple[str, str]]]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 OLDEST = (7, 0)
 CLOCK_MS_MAX = 2_000
-BROKER_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +73,9 @@ def diagnose(session: Session) -> tuple[list[Check], int]:
 
 def _broker(app: AgentQ) -> Check:
     try:
-        with app.celery.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
-            where = connection.as_uri()
-    except Exception as error:
-        if not is_unreachable(error) and not isinstance(error, OSError):
-            raise
-        return Check(
-            "broker", False, f"cannot be reached: {error}", "check AGENTQ_BROKER_URL and that it runs"
-        )
-    return Check("broker", True, f"{where} answers")
+        return Check("broker", True, f"{app.ping_broker()} answers")
+    except UnavailableError as error:
+        return Check("broker", False, str(error), error.hint)
 
 
 def judge(facts: Mapping[str, Any]) -> list[Check]:

@@ -96,8 +96,9 @@ def account_fields(account: Account) -> dict[str, Any]:
 
 def money_line(account: Account) -> str:
     """A scope's money in one line."""
+    left = "" if account.left_nano is None else f", left {format_usd(max(0, account.left_nano))}"
     limit = "no limit" if account.limit_nano is None else f"limit {format_usd(account.limit_nano)}"
     return (
         f"{limit}, spent {format_usd(account.spent_nano)}, reserved {format_usd(account.reserved_nano)}, "
-        f"escrowed {format_usd(account.escrowed_nano)} USD"
+        f"escrowed {format_usd(account.escrowed_nano)}{left} USD"
     )

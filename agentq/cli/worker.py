@@ -30,6 +30,7 @@ def command(session: Session, concurrency: int | None, name: str, pool: str) -> 
 
     session.user_app("worker")
     app = session.server_app()
+    app.ping_broker()
     argv = worker_argv(session.app_path, concurrency=concurrency, name=name, pool=pool)
     session.console.say(f"worker {name} of {app.settings.namespace}; Ctrl-C drains and stops it")
     return supervise(

@@ -14,7 +14,7 @@ from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Denied, Granted, Settlement
 from agentq.engine.bill import settle
-from agentq.engine.failure import described, is_unclear
+from agentq.engine.failure import WAIT_MS, described, is_unclear
 from agentq.engine.leases import LeaseLostError
 
 if TYPE_CHECKING:
@@ -26,7 +26,12 @@ def close(step: Step, reason: StopReason) -> None:
     """Make the closing turn of a claimed step's run and end it."""
     request = closing_request(step.agent, step.thread, reason, step.claim.spec.metadata)
     granted, converted = _reserve(step, closing_need(step.agent, step.thread, request))
-    if granted is None:
+    if isinstance(granted, Denied) and granted.kind in WAIT_MS:
+        # It holds no escrow any more, so it blocks nobody while it waits for what others give back.
+        step.thread.closing = reason
+        step.wait_for_money(granted, head=step.delta().head)
+        return
+    if isinstance(granted, Denied):
         end(step.thread, reason, "no money is left for a closing turn", kind="final_turn")
         spent = step.ledger.account(f"run:{step.lease.run_id}").tokens_spent
         step.finish(None, detail="closing_turn_lost" if spent else "not_admitted")
@@ -42,7 +47,7 @@ def close(step: Step, reason: StopReason) -> None:
     step.finish(settlement)
 
 
-def _reserve(step: Step, need: Need) -> tuple[Granted | None, bool]:
+def _reserve(step: Step, need: Need) -> tuple[Granted | Denied, bool]:
     """The escrow as a reservation (and True), or a fresh one when it was never set or is already lost."""
     reservation = step.ledger.reservation(step.lease, step.requests + 1)
     step.unsent = Settlement(reservation, "restore")
@@ -54,7 +59,7 @@ def _reserve(step: Step, need: Need) -> tuple[Granted | None, bool]:
             step.lease, step.requests + 1, usd=need.usd, tokens=need.tokens, escrow_usd=0, escrow_tokens=0
         )
         if isinstance(fresh, Denied):
-            return None, False
+            return fresh, False
         answer = fresh
     if not isinstance(answer, Granted):
         raise LeaseLostError(f"the ledger answered {answer}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentq.engine.bench import Dispatch
+from agentq.engine.workbench import Dispatch
 from agentq.store.watch import Rescue, Watch
 
 RESCUES_A_TICK = 100

@@ -26,24 +26,6 @@ STDIN = "-"
 SPOOL_BYTES_IN_MEMORY = 4_000_000
 
 
-def read_rows(source: str) -> Iterator[tuple[str, Row]]:
-    """The rows of a JSONL file (`-` is standard input), lazily, each with its `file:line`.
-
-    Raises:
-        InputError: at the first line that is not a row.
-    """
-    lines = _open(source)
-    try:
-        for number, parsed in _parsed(lines):
-            where = f"{_label(source)}:{number}"
-            if isinstance(parsed, str):
-                raise InputError([f"{where}: {parsed}"])
-            yield where, parsed
-    finally:
-        if source != STDIN:
-            lines.close()
-
-
 class RowFile:
     """A JSONL input in which every line is known to be good. Iterate it as often as needed, then close it."""
 

@@ -22,6 +22,8 @@ from agentq.provider.bounds import Anchor
 from agentq.provider.types import Message, Role, Usage
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+OBJECT_BYTES = 500
+"""What a message takes in memory beside its text, roughly."""
 _WITH_CALL = 7
 """An event has this many values when it is a tool's result: the last are its call and its digest."""
 
@@ -33,7 +35,7 @@ class Snapshot:
     thread: Thread
     usage: Usage = field(default_factory=Usage)
     bytes: int = 0
-    """The stored size of its messages and results, roughly."""
+    """What its messages and results take in memory, roughly."""
     _messages: int = 0
     _trace: int = 0
     _results: frozenset[str] = frozenset()
@@ -57,6 +59,7 @@ class Snapshot:
     def stored(self, delta: Delta) -> None:
         """The delta was committed."""
         self.bytes += sum(map(len, delta.messages)) + sum(map(len, delta.tool_results.values()))
+        self.bytes += OBJECT_BYTES * len(delta.messages)
         self.thread.trace.clear()  # a step only adds events; what is stored is not read again
         self.mark()
 
@@ -101,7 +104,9 @@ def load(
             if len(values) == _WITH_CALL:
                 thread.detector.observe_digest(values[_WITH_CALL - 2], values[_WITH_CALL - 1])
     usage = Usage(input_tokens=head.get("in", 0), output_tokens=head.get("out", 0))
-    size = len(parts.messages) + sum(map(len, parts.tool_results.values()))
+    size = (
+        len(parts.messages) + sum(map(len, parts.tool_results.values())) + OBJECT_BYTES * len(thread.messages)
+    )
     snapshot = Snapshot(thread, usage, size)
     snapshot.mark()
     return snapshot

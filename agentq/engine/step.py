@@ -29,23 +29,21 @@ from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Claim, Delta, Denied, Failure, Granted, Settlement
-from agentq.engine.bench import Bench
 from agentq.engine.bill import settle
 from agentq.engine.closing import close
-from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
+from agentq.engine.failure import FAILURES_MAX, WAIT_MS, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
+from agentq.engine.workbench import Workbench
 from agentq.provider.types import ChatRequest, ChatResult, ToolCall
 from agentq.tools import CallContext, call_signature
 
 log = logging.getLogger("agentq.step")
 
 UNKNOWN_AGENT_DELAY_MS = 5_000
-WAIT_FOR_MONEY_MS = 500
-WAIT_FOR_OTHERS_MS = 5_000
 
 
-def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
+def execute_step(run_id: str, step: int | None, *, bench: Workbench) -> None:
     """Do the run's next step, if it has one to do and nobody else is at it; otherwise nothing.
 
     Args:
@@ -79,7 +77,9 @@ def execute_step(run_id: str, step: int | None, *, bench: Bench) -> None:
 class Step:
     """A claimed step at work. Every path through it ends in one commit or one release."""
 
-    def __init__(self, bench: Bench, agent: Agent, claim: Claim, hold: Hold, kept: Snapshot | None) -> None:
+    def __init__(
+        self, bench: Workbench, agent: Agent, claim: Claim, hold: Hold, kept: Snapshot | None
+    ) -> None:
         self.bench = bench
         self.agent = agent
         self.claim = claim
@@ -165,13 +165,10 @@ class Step:
                 self.requests += 1
                 failpoint("step.after_reserve")
                 return answer
-            case Denied(kind="wait"):
-                # Calls in flight hold the money that this one needs; they give back what they do not use.
-                self.runs.release(self.lease, delay_ms=spread(WAIT_FOR_MONEY_MS))
-            case Denied(kind="winddown", admitted=False):
-                # Only the closing turns of others stand in the way, and this run holds none of its own: it
-                # blocks nobody, so it waits for them to be used or given back.
-                self.runs.release(self.lease, delay_ms=spread(WAIT_FOR_OTHERS_MS))
+            case Denied(kind="wait") | Denied(kind="winddown", admitted=False):
+                # Calls in flight give back what they do not use. Where only the closing turns of others stand
+                # in the way, a run that holds none of its own blocks nobody, and waits for them.
+                self.wait_for_money(answer)
             case Denied(scope, unit, _):
                 if scope != f"run:{self.lease.run_id}":
                     self.stop_scope = scope
@@ -181,6 +178,10 @@ class Step:
             case refusal:
                 raise LeaseLostError(f"the ledger answered {refusal}")
         return None
+
+    def wait_for_money(self, denied: Denied, *, head: str | None = None) -> None:
+        """Give the step back until there may be money for it; no worker waits."""
+        self.runs.release(self.lease, delay_ms=spread(WAIT_MS[denied.kind]), head=head, scope=self.stop_scope)
 
     def complete(
         self, request: ChatRequest, granted: Granted, *, seconds: float | None = None

@@ -16,11 +16,11 @@ from agentq.core.ids import new_run_id
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd, to_nano
 from agentq.core.records import RunSpec
-from agentq.engine.bench import Dispatch, MakeHint, no_hint
 from agentq.engine.bill import unpriced
 from agentq.engine.failure import described
 from agentq.engine.rows import Row
 from agentq.engine.snapshot import encode_head, encode_message
+from agentq.engine.workbench import Dispatch, MakeHint, no_hint
 from agentq.provider.types import Role, Usage
 from agentq.store.connect import Store
 

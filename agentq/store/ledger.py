@@ -10,6 +10,8 @@ from agentq.core.records import Account, Denied, Granted, Lease
 from agentq.store.keys import Keys
 from agentq.store.scripts import Scripts, unexpected
 
+Keep = Literal["="]
+KEEP: Keep = "="
 Refusal = Literal["STALE", "CLOSED"]
 """STALE: the lease is gone. CLOSED: this very request was reserved and closed before. Neither may be sent."""
 
@@ -79,11 +81,12 @@ class Ledger:
             case _:
                 raise unexpected("budget_convert", reply)
 
-    def set_limit(self, scope: str, *, usd: int | None, tokens: int | None) -> None:
-        """Limit a scope; None takes that limit away."""
-        reply = self._scripts.call(
-            "scope_limit", scope, "" if usd is None else usd, "" if tokens is None else tokens
-        )
+    def set_limit(
+        self, scope: str, *, usd: int | Keep | None = KEEP, tokens: int | Keep | None = KEEP
+    ) -> None:
+        """Limit a scope; None takes that limit away, one that is left out stays as it is."""
+        values: list[int | str] = ["" if limit is None else limit for limit in (usd, tokens)]
+        reply = self._scripts.call("scope_limit", scope, *values)
         if reply != ["OK"]:
             raise unexpected("scope_limit", reply)
 

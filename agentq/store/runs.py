@@ -310,11 +310,6 @@ class Runs:
         """Trace events from the `start`-th on, still encoded."""
         return [str(event) for event in self._client.lrange(self._keys.run(run_id, "trace"), start, -1)]
 
-    def by_custom_id(self, tenant: str, custom_id: str) -> str | None:
-        """The single run that was submitted with this custom_id, if there is one."""
-        text = self._client.get(f"{self._keys.prefix}ids:{tenant}:{custom_id}")
-        return None if text is None else str(text).partition(" ")[2]
-
 
 def _parts(head: str, messages: str, trace: str, cached: Sequence[str] | Mapping[str, str]) -> ThreadParts:
     return ThreadParts(head, messages, trace, _pairs(cached))

@@ -19,8 +19,8 @@ from celery.concurrency.thread import TaskPool
 from celery.signals import worker_shutdown
 
 from agentq.core.errors import UsageError
-from agentq.engine.bench import Bench
 from agentq.engine.rescue import rescue_due
+from agentq.engine.workbench import Workbench
 from agentq.worker.transport import wake_when_done
 
 log = logging.getLogger("agentq.worker")
@@ -36,7 +36,7 @@ JOIN_SECONDS = 2.0
 class Background:
     """The two threads of one worker process."""
 
-    def __init__(self, bench: Bench, *, tick_seconds: float, slots: int) -> None:
+    def __init__(self, bench: Workbench, *, tick_seconds: float, slots: int) -> None:
         self.bench = bench
         self.slots = slots
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -95,7 +95,7 @@ class Background:
             wait = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - jitter: workers must not march in step
 
 
-def add_background(celery: Celery, bench: Callable[[], Bench], *, tick_seconds: float) -> None:
+def add_background(celery: Celery, bench: Callable[[], Workbench], *, tick_seconds: float) -> None:
     """Have every worker of this app start its background with it."""
 
     class BackgroundStep(bootsteps.StartStopStep):

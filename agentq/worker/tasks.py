@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from celery import Celery
 
-from agentq.engine.bench import Bench, Dispatch
 from agentq.engine.step import execute_step
+from agentq.engine.workbench import Dispatch, Workbench
 from agentq.worker.celery_app import TASK
 from agentq.worker.hints import shown_arguments, task_id
 
@@ -19,7 +19,7 @@ PAUSE_SECONDS = 5.0
 """How long a broker that failed is left alone: the tick sends a lost hint again after as long."""
 
 
-def register_step(celery: Celery, bench: Callable[[], Bench]) -> None:
+def register_step(celery: Celery, bench: Callable[[], Workbench]) -> None:
     """Give the app its task. `bench` is asked for at the first message, in the worker."""
 
     @celery.task(name=TASK, shared=False)  # two apps in one process are two installations

@@ -332,7 +332,7 @@ def test_a_run_that_a_dry_batch_never_admitted_ends_without_an_answer_and_withou
     first, second = rig.submit(batch="b1"), rig.submit(batch="b1")
     rig.drain()
     assert rig.record(first).usd_nano == 2 * CALL_NANO
-    record = rig.record(second)
+    record = finish_or_fail(rig, second)
     assert (record.stop_reason, record.answer, record.stop_detail) == ("cost_budget", None, "not_admitted")
     assert (record.stop_scope, record.usd_nano, record.steps) == ("batch:b1", 0, 0)
     assert client.call_count == 2

@@ -17,7 +17,6 @@ import pytest
 from agentq.agent import Agent, Budgets, Thread
 from agentq.core.lifecycle import RunState
 from agentq.core.records import Claim, RunRecord, RunSpec
-from agentq.engine.bench import Bench
 from agentq.engine.cache import ThreadCache
 from agentq.engine.leases import Leases
 from agentq.engine.rescue import rescue_due
@@ -25,6 +24,7 @@ from agentq.engine.rows import parse_row
 from agentq.engine.snapshot import load
 from agentq.engine.step import execute_step
 from agentq.engine.submit import draft_run, submit_drafts
+from agentq.engine.workbench import Workbench
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Usage
@@ -368,9 +368,9 @@ class Rig:
     """The threads that it keeps between steps; None: each step is another process."""
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> Workbench:
         """What `execute_step` needs."""
-        return Bench(
+        return Workbench(
             store=self.store,
             agents=self.agents,
             leases=Leases(self.store.watch, lease_ms=LEASE_MS, longest_seconds=1200, now=self.clock),

@@ -216,11 +216,12 @@ end
 
 -- After an outage nobody is rescued too early: a gap since the last tick, or time going back, gives
 -- every lease one full term to be renewed first, at most once in three terms. Answers until when.
-local GAP_MS = 5000
+-- A gap is a third of a lease without a tick, as long as a heartbeat may take: 5 s by default, never under 1.5 s.
 local function patience(now, lease_ms)
+  local gap_ms = math.min(5000, math.max(1500, lease_ms / 3))
   local f = redis.call('HMGET', P .. 'clock', 'tick', 'patience', 'granted')
   local tick, till, granted = tonumber(f[1]) or 0, tonumber(f[2]) or 0, tonumber(f[3]) or 0
-  local gap = now - tick > GAP_MS or now < tick
+  local gap = now - tick > gap_ms or now < tick
   if gap and (now > granted + 3 * lease_ms or now < granted) then
     till = now + lease_ms
     redis.call('HSET', P .. 'clock', 'tick', int(now), 'patience', int(till), 'granted', int(now))

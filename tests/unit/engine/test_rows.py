@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentq.core.errors import InputError
-from agentq.engine.rowfile import load_rows, read_rows
+from agentq.engine.rowfile import load_rows
 from agentq.engine.rows import Row, parse_row
 
 AGENTS = ("orders", "triage")
@@ -199,15 +199,6 @@ def test_a_file_that_changes_between_the_passes_is_noticed(tmp_path: Path) -> No
         write(path, {"inpt": "a"})
         with pytest.raises(InputError, match="changed while it was read"):
             list(rows)
-
-
-def test_reading_is_lazy(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", {"input": "a"}, "broken")
-    rows = read_rows(source)
-    where, row = next(rows)
-    assert (where, row.input) == (f"{source}:1", "a")
-    with pytest.raises(InputError, match=r"in\.jsonl:2: not JSON"):
-        next(rows)
 
 
 @pytest.mark.parametrize("value", ["text", 3, None, ["input"]])

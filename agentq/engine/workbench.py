@@ -23,7 +23,7 @@ def no_hint(run_id: str, step: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class Workbench:
     """A worker's tools: where the truth is, which agents it knows, and how it sends hints."""
 
     store: Store
