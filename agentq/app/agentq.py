@@ -208,7 +208,7 @@ class AgentQ:
         """
         with self.celery.connection_for_write() as connection:
             where = str(connection.as_uri())
-            refused: tuple[type[Exception], ...] = (*connection.connection_errors, OSError, KombuError)
+            refused: tuple[type[BaseException], ...] = (*connection.connection_errors, OSError, KombuError)
             try:
                 connection.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
             except refused as error:
