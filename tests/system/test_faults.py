@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections import Counter
 from functools import partial
@@ -10,6 +12,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 import pytest
 
 from agentq.core.lifecycle import RunState
+from tests.support.processes import ProcessGroup, is_alive
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.system
@@ -206,6 +209,20 @@ def test_leases_are_renewed_until_the_last_step_of_a_stopping_worker_is_done(mak
     fleet.check("b", steps=2)
     assert len(fleet.lines("bill")) == 2
     assert batch.account().forfeited_nano == 0
+
+
+def test_a_worker_whose_parent_and_server_are_both_gone_leaves_too(make_fleet):
+    """A warm shutdown that waits for a broker which never comes back is not waited for for ever."""
+    fleet = make_fleet()
+    argv = [sys.executable, "-m", "agentq.cli", "up", "-A", "fleet_app:app"]
+    up = ProcessGroup(argv, env=fleet.env, cwd=fleet.home)
+    try:
+        (worker,) = wait_until(fleet.app.workers, "the worker to sign on", 30)
+        pid = int(worker.partition(":")[2])
+        os.kill(fleet.server.pid, SIGKILL)
+    finally:
+        up.end()
+    wait_until(lambda: not is_alive(pid), "the worker to be gone", 60)
 
 
 def test_messages_carry_ids_only_and_stay_under_two_kilobytes(make_fleet):
