@@ -49,9 +49,7 @@ elseif outcome == 'continue' then
   fields[#fields + 1] = 'phase'
   fields[#fields + 1] = 'model'
   requeue(id, run, now, now + tonumber(ARGV[6]), fields)
-  -- At the end from which the queue is read: what was begun is finished before more is begun, so results
-  -- come early and few runs hold an escrow.
-  if #hint > 0 then redis.call('RPUSH', hint[1], hint[2]) end
+  if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
 else
   forfeit_open(id, run, scopes)
   fields[#fields + 1] = 'phase'
