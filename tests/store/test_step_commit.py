@@ -300,8 +300,8 @@ def test_the_next_step_s_hint_is_pushed_once_and_only_where_there_is_a_next_step
     store.client.lpush(queue, "a run that has not begun")
     for _ in range(2):
         assert store.runs.commit_continue(lease, Delta("{}"), None, (queue, "hint")) == fate
-    # Read from the right: what was begun is finished first.
+    # Read from the right: it has its turn after what waits already.
     assert store.client.lrange(queue, 0, -1) == [
-        "a run that has not begun",
         *(["hint"] if fate == "OK" else []),
+        "a run that has not begun",
     ]
