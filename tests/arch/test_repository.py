@@ -72,10 +72,8 @@ def test_a_file_map_is_read_as_it_is_meant():
 
 @pytest.fixture
 def readme_map() -> list[str]:
-    readme = ROOT / "README.md"
-    paths = file_map(readme.read_text()) if readme.exists() else []
-    if not paths:
-        pytest.skip("README.md has no file map")
+    paths = file_map((ROOT / "README.md").read_text())
+    assert paths, "README.md has no file map"
     return paths
 
 
