@@ -78,7 +78,8 @@ class Submission:
 
         Raises:
             InputError: naming every row that cannot be; nothing was submitted.
-            ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
+            ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted,
+                but for rows before an id that another process took in the meantime.
             UnavailableError: when Redis cannot be reached.
         """
         rows, drafts = self._drafts(agent, items, batch=batch, capped=usd is not None)

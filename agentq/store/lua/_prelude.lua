@@ -35,7 +35,8 @@ local function was_holder(state, current, mine)
 end
 
 -- ── the ledger ──────────────────────────────────────────────────────────────────────────────────
--- A scope's fields: u nano-USD, t tokens; l limit, s spent, r reserved, e escrowed; uf, uo.
+-- A scope's fields: u nano-USD, t tokens; l limit, s spent, r reserved, e escrowed; uf forfeited, uo overage.
+
 -- A run's scopes, from the field `scopes` of its hash.
 local function scopes_in(text)
   local list = {}
@@ -151,7 +152,6 @@ end
 
 -- ── runs ────────────────────────────────────────────────────────────────────────────────────────
 local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':open', ':forfeits'}
-
 local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
 
 -- Rows are being added, perhaps to a batch that was over.
