@@ -52,6 +52,10 @@ class Settings:
     """The limit of each tenant."""
     on_unpriced: str = "refuse"
     """A USD budget over a model without a price: `refuse` it, or `allow` it (its calls count as 0)."""
+    prices_file: str | None = None
+    """Prices that go over the built-in catalogue, in the same format."""
+    token_bounds: str = "strict"
+    """What a call may use is taken at what it can use (`strict`), or at a tokenizer's count × 1.1 (`tight`)."""
 
     @property
     def lease_ms(self) -> int:
@@ -76,6 +80,7 @@ NOT_SETTINGS = (
 """Variables with the prefix that are for somebody else."""
 _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
 _MONEY = {name for name in NAMES if name.endswith("_usd")}
+_CHOICES = {"on_unpriced": ("refuse", "allow"), "token_bounds": ("strict", "tight")}
 
 
 def load_settings(
@@ -136,8 +141,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
             return Decimal(value)
         if not isinstance(value, str):
             raise TypeError(f"{value!r} must be text")
-        if name == "on_unpriced" and value not in {"refuse", "allow"}:
-            raise ValueError(f"{value!r} must be 'refuse' or 'allow'")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ValueError(f"{value!r} must be {' or '.join(map(repr, _CHOICES[name]))}")
         return check_name("namespace", value) if name == "namespace" else value
     except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from None

@@ -75,12 +75,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a call. The cached ones are part of the input, the reasoning ones part of the output."""
+    """Tokens of a call. The cached ones are part of the input, the reasoning ones part of the output.
+
+    `cached_input_tokens` were read from a cache of the provider, `cache_write_tokens` were written into one.
+    No token is both.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -93,6 +98,7 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.cached_input_tokens + other.cached_input_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
