@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from agentq.agent import loop
-from agentq.agent.budgets import Budgets, refused_by
+from agentq.agent.budgets import Budgets, first_fitting
 from agentq.agent.deadline import complete
 from agentq.agent.loopdetect import LoopDetector
-from agentq.agent.request import call_need, closing_need, closing_request, model_request, reply_bill
+from agentq.agent.request import (
+    call_rungs,
+    capped,
+    closing_request,
+    closing_rungs,
+    model_request,
+    reply_bill,
+)
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
@@ -22,6 +29,8 @@ from agentq.tools import CallContext, ToolExecutor
 
 _BUDGETS = Budgets()
 _DETECTOR = LoopDetector()
+_LEAST_OUTPUT_TOKENS = 256
+"""Less is seldom an answer or a whole tool call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,10 @@ class Agent:
     """A model, its tools and its limits. It holds no state of a run: many runs may share it at once.
 
     `loop_detector` gives the thresholds of distributed runs; in process the thread's own detector decides.
-    `pricing` maps exact model ids to prices; without it money stays at zero. `max_tool_bytes_per_step`
-    bounds all results of a step together, `closing_seconds` the time of the closing turn. `on_event` is
-    called for each new trace event.
+    `pricing` maps exact model ids to prices; without it money stays at zero. `min_output_tokens` is the least
+    output that a step may be cut to when money is short; None: an eighth of `max_output_tokens`, but not
+    under 256; equal to it: never cut. `max_tool_bytes_per_step` bounds all results of a step together,
+    `closing_seconds` the time of the closing turn. `on_event` is called for each new trace event.
 
     Raises:
         ValueError: for a limit that leaves no room.
@@ -68,6 +78,7 @@ class Agent:
         max_calls_per_step: int = 16,
         max_tool_bytes_per_step: int = 16_000,
         closing_seconds: float = 30.0,
+        min_output_tokens: int | None = None,
     ) -> None:
         for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
             if locals()[limit] <= 0:
@@ -85,6 +96,7 @@ class Agent:
         self.allowlist = allowlist
         self.max_tool_errors = max_tool_errors
         self.max_output_tokens = max_output_tokens
+        self.min_output_tokens = _least_output(min_output_tokens, max_output_tokens)
         self.on_event = on_event
         self.now = now
         self.name = name
@@ -134,32 +146,30 @@ class Agent:
 
     def _step(self, thread: Thread, ctx: CallContext) -> None:
         request = model_request(self, thread, {})
-        need = call_need(self, thread, request, {})
-        refused = refused_by(self.budgets, thread.spend, need)
-        if refused is not None:
-            thread.closing = refused
+        rung = first_fitting(self.budgets, thread.spend, call_rungs(self, thread, request, {}))
+        if isinstance(rung, StopReason):
+            thread.closing = rung
             return
         try:
-            result = self.client.complete(request)
+            result = self.client.complete(capped(request, rung.output_tokens))
         except Exception as error:  # noqa: BLE001 - whatever a client raises, the run must come back with its thread
             loop.end(thread, StopReason.MODEL_ERROR, _describe(error), kind="model_error")
             return
-        result, cost = reply_bill(self, result, usd=need.usd, tokens=need.tokens)
+        result, cost = reply_bill(self, result, usd=rung.need.usd, tokens=rung.need.tokens)
         loop.apply_reply(self, thread, result, cost=cost, approved=ctx.approved_calls)
 
     def _close(self, thread: Thread, reason: StopReason) -> None:
         request = closing_request(self, thread, reason, {})
-        need = closing_need(self, thread, request)
-        refused = refused_by(self.budgets, thread.spend, need)
-        if refused is not None:
-            loop.end(thread, reason, f"the closing turn does not fit: {refused.value}", kind="final_turn")
+        rung = first_fitting(self.budgets, thread.spend, closing_rungs(self, thread, request))
+        if isinstance(rung, StopReason):
+            loop.end(thread, reason, f"the closing turn does not fit: {rung.value}", kind="final_turn")
             return
         try:
-            result = complete(self.client, request, self.closing_seconds)
+            result = complete(self.client, capped(request, rung.output_tokens), self.closing_seconds)
         except Exception as error:  # noqa: BLE001 - the run ends for its own reason, only without an answer
             loop.end(thread, reason, _describe(error), kind="final_turn")
             return
-        result, cost = reply_bill(self, result, usd=need.usd, tokens=need.tokens)
+        result, cost = reply_bill(self, result, usd=rung.need.usd, tokens=rung.need.tokens)
         loop.apply_closing(self, thread, reason, result, cost=cost)
 
     def _announce(self, thread: Thread, since: int) -> None:
@@ -169,6 +179,17 @@ class Agent:
             thread.trace[i] = event
             if self.on_event is not None:
                 self.on_event(event)
+
+
+def _least_output(least: int | None, most: int) -> int:
+    if least is None:
+        return min(most, max(most // 8, _LEAST_OUTPUT_TOKENS))
+    if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= most:
+        raise ValueError(
+            f"min_output_tokens={least!r} must be a whole number from 1 to max_output_tokens={most}: "
+            "lower it, or leave it out"
+        )
+    return least
 
 
 def _describe(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""The four budgets of a run, what it has spent of them, and whether one more call fits."""
+"""The four budgets of a run, what it has spent of them, and how large a call still fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
@@ -93,6 +93,35 @@ class Need:
     tokens: int
     escrow_usd: int
     escrow_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One size of a call: its output cap, and what must be free for it."""
+
+    output_tokens: int
+    need: Need
+
+
+def first_fitting(budgets: Budgets, spend: Spend, rungs: Sequence[Rung]) -> Rung | StopReason:
+    """The largest rung that fits what is left, or the budget (tokens before cost) that refuses the smallest.
+
+    Args:
+        budgets: what the run may spend.
+        spend: what it has spent.
+        rungs: at least one, the largest first.
+
+    Raises:
+        ValueError: without a rung.
+    """
+    refused = None
+    for rung in rungs:
+        refused = refused_by(budgets, spend, rung.need)
+        if refused is None:
+            return rung
+    if refused is None:
+        raise ValueError("there is no rung: a call has at least one size")
+    return refused
 
 
 def refused_by(budgets: Budgets, spend: Spend, need: Need) -> StopReason | None:

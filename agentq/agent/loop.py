@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentq.agent.budgets import Budgets
 from agentq.agent.loopdetect import REPEAT_WARNING, Verdict, digest
-from agentq.agent.request import closing_messages, step_limits
+from agentq.agent.request import ID_BYTES, closing_messages, step_limits
 from agentq.agent.thread import Thread, pending_calls
 from agentq.agent.toolmessage import json_bytes, size, tool_message, tool_messages
 from agentq.core.lifecycle import StopReason
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 CUT_OFF = frozenset({"length", "max_tokens"})
 """How providers say that a reply ended at its output cap. It is the answer; the trace says that it is cut."""
-_ID_BYTES = 64
 _RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
 
 
@@ -248,7 +247,7 @@ def _with_ids(thread: Thread, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]
     named = []
     for i, call in enumerate(calls):
         name, again = encodable(call.id), 0  # first: two ids of which half is lost may be one id then
-        while not name or json_bytes(name) > _ID_BYTES or name in seen:
+        while not name or json_bytes(name) > ID_BYTES or name in seen:
             name = f"call_{thread.step}_{i}" + (f"_{again}" if again else "")
             again += 1
         seen.add(name)

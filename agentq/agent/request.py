@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentq.agent.budgets import Need
+from agentq.agent.budgets import Need, Rung
 from agentq.agent.thread import Thread
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
@@ -18,12 +18,15 @@ from agentq.provider.types import ChatRequest, ChatResult, Message, Role, Usage
 if TYPE_CHECKING:
     from agentq.agent.agent import Agent
 
+ID_BYTES = 64
+"""The longest id of a call in a thread. A tool message has it beside its content."""
+_RUNGS = 4
 _LONGEST_REASON = max(StopReason, key=lambda reason: len(reason.value))
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """How many calls one step may make, and how many bytes all its tool messages may have."""
+    """How many calls one step may make, and how many bytes the contents of its tool messages may have."""
 
     calls: int
     tool_bytes: int
@@ -88,17 +91,7 @@ def call_need(agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapp
     Raises:
         ValueError: when the request has no output cap.
     """
-    limits = step_limits(agent)
-    call = call_bound(agent.client, request, thread.anchor)
-    closing = closing_bound(
-        agent.client,
-        closing_request(agent, thread, _LONGEST_REASON, metadata),
-        thread.anchor,
-        output_tokens=request.max_output_tokens,
-        tool_bytes=limits.tool_bytes,
-        tool_messages=2 * limits.calls,
-    )
-    return Need(_worst_usd(agent, call), call.total_tokens, _worst_usd(agent, closing), closing.total_tokens)
+    return call_rungs(agent, thread, request, metadata)[0].need
 
 
 def closing_need(agent: Agent, thread: Thread, request: ChatRequest) -> Need:
@@ -107,8 +100,60 @@ def closing_need(agent: Agent, thread: Thread, request: ChatRequest) -> Need:
     Raises:
         ValueError: when the request has no output cap.
     """
-    usage = call_bound(agent.client, request, thread.anchor)
-    return Need(_worst_usd(agent, usage), usage.total_tokens, 0, 0)
+    return closing_rungs(agent, thread, request)[0].need
+
+
+def call_rungs(
+    agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapping[str, Any]
+) -> tuple[Rung, ...]:
+    """One to four sizes of this step's call, the largest first, no two with the same need.
+
+    A rung's escrow is the worst case of a closing turn right after the step, with the step's output and the
+    closing turn's own both at this rung's cap. So a turn out of that escrow must be sent with that cap.
+
+    Args:
+        agent: whose client, prices and least output count.
+        thread: the conversation as it is now.
+        request: the call; its `max_output_tokens` is the largest rung's.
+        metadata: the row's label, for the closing turn.
+
+    Raises:
+        ValueError: when the request has no output cap.
+    """
+    calls = _call_bounds(agent, thread, request)
+    closing = closing_request(agent, thread, _LONGEST_REASON, metadata)
+    if thread.anchor is None and not _has_own_bound(agent):
+        # The closing turn has no tools, but its bound will start from what is counted of this step.
+        closing = replace(closing, tools=request.tools)
+    closings = _closing_bounds(agent, thread, closing, tuple(calls))
+    return tuple(
+        Rung(
+            cap,
+            Need(
+                _worst_usd(agent, call), call.total_tokens, _worst_usd(agent, closing), closing.total_tokens
+            ),
+        )
+        for (cap, call), closing in zip(calls.items(), closings, strict=True)
+    )
+
+
+def closing_rungs(agent: Agent, thread: Thread, request: ChatRequest) -> tuple[Rung, ...]:
+    """One to four sizes of the closing turn as it is sent now, the largest first; nothing follows it.
+
+    Raises:
+        ValueError: when the request has no output cap.
+    """
+    return tuple(
+        Rung(cap, Need(_worst_usd(agent, usage), usage.total_tokens, 0, 0))
+        for cap, usage in _call_bounds(agent, thread, request).items()
+    )
+
+
+def capped(request: ChatRequest, output_tokens: int) -> ChatRequest:
+    """The request with this output cap."""
+    if output_tokens == request.max_output_tokens:
+        return request
+    return replace(request, max_output_tokens=output_tokens)
 
 
 def reply_bill(
@@ -135,6 +180,55 @@ def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:
         return None
     cached = min(result.usage.cached_input_tokens, result.usage.input_tokens)
     return price.cost_nano(Usage(result.usage.input_tokens, result.usage.output_tokens, cached))
+
+
+def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest) -> dict[int, Usage]:
+    """The bound of the request at each cap of the ladder, the largest first.
+
+    A cap whose bound is that of a larger one is left out: the client takes no notice of it.
+    """
+    whole = call_bound(agent.client, request, thread.anchor)
+    most = request.max_output_tokens
+    least = min(agent.min_output_tokens, most)
+    bounds = {most: whole}
+    caps = dict.fromkeys(max(most >> halvings, least) for halvings in range(_RUNGS))
+    for cap in list(caps)[1:]:
+        if _has_own_bound(agent):
+            usage = call_bound(agent.client, capped(request, cap), thread.anchor)
+        else:
+            usage = replace(whole, output_tokens=cap)
+        if usage not in bounds.values():
+            bounds[cap] = usage
+    return bounds
+
+
+def _closing_bounds(agent: Agent, thread: Thread, closing: ChatRequest, caps: Sequence[int]) -> list[Usage]:
+    """The bound of a closing turn after one more step, with the output of both at each of these caps."""
+    limits = step_limits(agent)
+    messages = 2 * limits.calls
+
+    def at(cap: int) -> Usage:
+        return closing_bound(
+            agent.client,
+            capped(closing, cap),
+            thread.anchor,
+            output_tokens=cap,
+            tool_bytes=limits.tool_bytes + messages * ID_BYTES,
+            tool_messages=messages,
+        )
+
+    if _has_own_bound(agent):
+        return [at(cap) for cap in caps]
+    # What the step writes is read once by the closing turn, token for token.
+    whole = at(caps[0])
+    return [
+        replace(whole, input_tokens=whole.input_tokens - (caps[0] - cap), output_tokens=cap) for cap in caps
+    ]
+
+
+def _has_own_bound(agent: Agent) -> bool:
+    """Whether the client must be asked at each cap. Of the general bound only the output terms change."""
+    return getattr(agent.client, "bound", None) is not None
 
 
 def _models(agent: Agent) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from agentq.core.words import nearest
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
+from agentq.provider.catalogue import known_prices
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.resolve import resolve_model
@@ -57,11 +58,12 @@ class AgentQ:
 
     Args:
         name: also the namespace, unless one is set.
-        pricing: the prices of models, for every agent that brings none of its own.
+        pricing: the prices of models, over those of the setting `prices_file`, over the built-in ones. An
+            agent's own go over them.
         settings: see `agentq.core.settings.Settings`; each goes before the environment and the file.
 
     Raises:
-        UsageError: for an unknown setting, or one of the wrong kind.
+        UsageError: for an unknown setting, one of the wrong kind, or a wrong file of prices.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class AgentQ:
     ) -> None:
         self.name = check_name("app", name)
         self.settings = _beside_up(load_settings(settings, namespace=name))
-        self.pricing = dict(pricing or {})
+        self.pricing = known_prices(pricing, self.settings.prices_file)
         self.agents: dict[str, Agent] = {}
 
     # ── agents ───────────────────────────────────────────────────────────────────────────────────
@@ -86,6 +88,7 @@ class AgentQ:
         loop_detector: LoopDetector | None = _DETECTOR,
         max_tool_errors: int = 4,
         max_output_tokens: int = 2048,
+        min_output_tokens: int | None = None,
         allowlist: Sequence[str] | None = None,
         pricing: Mapping[str, ModelPricing] | None = None,
         max_calls_per_step: int = 16,
@@ -97,6 +100,9 @@ class AgentQ:
         Args:
             model: an object with `complete(ChatRequest)`, `scripted`, or `module:factory`.
             loop_detector: the thresholds of each run's detector; None switches it off.
+            min_output_tokens: the least output that a step may be cut to when money is short; None: an eighth
+                of max_output_tokens, but not under 256; equal to max_output_tokens: never cut. A client's own
+                `bound` is asked for each of at most four sizes of a step, and for the closing turn after it.
             allowlist: the tools that it may see and use; None for all of `tools`.
             max_tool_bytes_per_step: of all results of a step together. A run sets the worst case of so much
                 aside for its closing turn: with a client that has no `bound`, four tokens a byte.
@@ -129,6 +135,7 @@ class AgentQ:
             allowlist=allowlist,
             max_tool_errors=max_tool_errors,
             max_output_tokens=max_output_tokens,
+            min_output_tokens=min_output_tokens,
             loop_detector=loop_detector,
             max_calls_per_step=max_calls_per_step,
             max_tool_bytes_per_step=max_tool_bytes_per_step,

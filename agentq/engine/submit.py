@@ -9,7 +9,7 @@ from itertools import islice
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets
 from agentq.agent.loop import begin
-from agentq.agent.request import closing_need, closing_request
+from agentq.agent.request import closing_request, closing_rungs
 from agentq.agent.thread import Thread
 from agentq.core.errors import UsageError
 from agentq.core.ids import new_run_id
@@ -107,7 +107,8 @@ def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
 
 def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets) -> None:
     try:
-        need = closing_need(agent, thread, closing_request(agent, thread, _LONGEST_REASON, {}))
+        request = closing_request(agent, thread, _LONGEST_REASON, {})
+        need = closing_rungs(agent, thread, request)[-1].need
     except Exception as error:
         raise UsageError(
             f"agent {name!r}: what a call can cost at most is not known: {described(error)}"

@@ -35,15 +35,15 @@ from tests.support.harness import (
 
 
 class Plain:
-    """A model without a bound of its own: the general one counts. It uses exactly the worst case."""
+    """A model without a bound of its own: the general one counts."""
 
     provider, model = "plain", "scripted-v1"
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.caps: list[int] = []
 
     def complete(self, req: ChatRequest) -> ChatResult:
-        self.calls += 1
+        self.caps.append(req.max_output_tokens)
         return ChatResult("words", Usage(10, 5), self.provider, self.model)
 
 
@@ -94,9 +94,19 @@ def test_the_least_that_would_do_does(rig: Rig, unit: str):
     run = rig.submit(budgets=replace(tight, **field))
     rig.drain()
     record = rig.record(run)
-    assert (record.answer, record.stop_detail, client.calls) == ("words", None, 1)
+    assert (record.answer, record.stop_detail, client.caps) == ("words", None, [256])
     assert record.stop_reason == ("token_budget" if unit == "tokens" else "cost_budget")
     rig.check()
+
+
+@pytest.mark.parametrize("least, saved", [(None, 2048 - 256), (1000, 1048), (2048, 0)])
+def test_the_least_that_would_do_is_for_the_shortest_answer(least: int | None, saved: int):
+    def hint(**options: Any) -> int:
+        with pytest.raises(UsageError) as refused:
+            draft(make_agent(Plain(), **options), budgets=Budgets(max_tokens=1))
+        return int(refused.value.hint.partition("max_tokens=")[2])
+
+    assert hint(min_output_tokens=2048) - hint(min_output_tokens=least) == saved
 
 
 @pytest.mark.parametrize("limit", ["run", "row", "scope"])

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from agentq.agent import Budgets, Spend, StopReason
-from agentq.agent.budgets import Need, refused_by
+from agentq.agent.budgets import Need, Rung, first_fitting, refused_by
+from agentq.core.money import to_usd
 
 
 def test_the_first_budget_that_is_used_up_names_the_stop() -> None:
@@ -36,6 +37,40 @@ def test_a_need_counts_the_call_and_what_must_stay_for_the_closing_turn() -> Non
     assert refused_by(budgets, spend, Need(30, 30, 30, 30)) is None
     assert refused_by(budgets, spend, Need(30, 31, 30, 30)) is StopReason.TOKEN_BUDGET
     assert refused_by(budgets, spend, Need(30, 30, 31, 30)) is StopReason.COST_BUDGET
+
+
+@pytest.mark.parametrize(
+    "tokens, nano, fitting",
+    [
+        (None, None, 40),
+        (80, 800, 40),
+        (79, 800, 20),
+        (80, 799, 20),
+        (40, 399, 10),
+        (20, 200, 10),
+        (19, 200, StopReason.TOKEN_BUDGET),
+        (20, 199, StopReason.COST_BUDGET),  # the larger ones are refused in tokens: the smallest counts
+        (19, 199, StopReason.TOKEN_BUDGET),
+    ],
+)
+def test_the_largest_rung_that_fits_both_budgets(
+    tokens: int | None, nano: int | None, fitting: int | StopReason
+) -> None:
+    """Else the budget in which not even the smallest does, tokens before cost."""
+    rungs = [Rung(cap, Need(10 * cap, cap, 10 * cap, cap)) for cap in (40, 20, 10)]
+    spend = Spend(tokens=100, usd=Decimal("0.000001"))
+    budgets = Budgets(
+        max_tokens=None if tokens is None else 100 + tokens,
+        max_usd=None if nano is None else to_usd(1000 + nano),
+    )
+    found = first_fitting(budgets, spend, rungs)
+    assert (found.output_tokens if isinstance(found, Rung) else found) == fitting
+
+
+def test_a_call_has_at_least_one_size() -> None:
+    """Nothing that fits must not be taken for a fit."""
+    with pytest.raises(ValueError, match="no rung"):
+        first_fitting(Budgets(), Spend(), [])
 
 
 @pytest.mark.parametrize("name", ["max_steps", "max_tokens", "max_seconds", "max_usd"])
