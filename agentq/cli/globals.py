@@ -44,6 +44,10 @@ class Verb(GlobalOptions):
     """One verb."""
 
 
+class VerbGroup(GlobalOptions, click.Group):
+    """A verb that has verbs of its own: `agentq prices list`."""
+
+
 def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a function the verb `name`. It takes the `Session` first and may return an exit code."""
 

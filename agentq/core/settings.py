@@ -54,8 +54,8 @@ class Settings:
     """A USD budget over a model without a price: `refuse` it, or `allow` it (its calls count as 0)."""
     prices_file: str | None = None
     """Prices that go over the built-in catalogue, in the same format."""
-    token_bounds: str = "strict"
-    """What a call may use is taken at what it can use (`strict`), or at a tokenizer's count × 1.1 (`tight`)."""
+    token_bounds: str = "strict"  # noqa: S105 - of words, not of access
+    """A call is reserved at the most it can use (`strict`), or at its client's count × 1.1 (`tight`)."""
 
     @property
     def lease_ms(self) -> int:

@@ -1,23 +1,32 @@
 """The most tokens that a call can use, known before it is made.
 
-A bound is only useful if it always holds: money is reserved by it. So unknown tokenizers are taken at
-their worst, and the part of the context that the provider has already counted is taken as it counted it.
+A bound is only useful if it always holds: money is reserved by it. So a text is taken at the worst that the
+tokenizers of its model's family can make of it, and the part of the context that the provider has already
+counted is taken as it counted it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from agentq.provider.client import LLMClient
+from agentq.provider.families import UNKNOWN, Family, families_of
 from agentq.provider.types import ChatRequest, Message, Role, Usage
 
-TOKENS_PER_BYTE = 4
-"""No tokenizer that we know makes more tokens than this of one UTF-8 byte."""
+TokenBounds = Literal["strict", "tight"]
+"""`strict` is a bound. `tight` is what the client's tokenizer counts, and a tenth more."""
 
 FRAMING_TOKENS = 16
 """What a provider may put around one message."""
+
+PREAMBLE_TOKENS = 128
+"""What a provider may put before the first message (gpt-oss: about 90, the date and its channels)."""
+
+TOOLS_PREAMBLE_TOKENS = 600
+"""What a provider may say about tools before the first of them (Claude: up to 530)."""
 
 # Two bytes, rare enough that no tokenizer joins several into one token.
 _FILLER = "\u07ea"
@@ -36,31 +45,37 @@ class Anchor:
     tokens: int
 
 
-def input_bound(request: ChatRequest, anchor: Anchor | None = None) -> int:
+def input_bound(request: ChatRequest, anchor: Anchor | None = None, family: Family = UNKNOWN) -> int:
     """The most input tokens that the request can have. An anchor must come from the same model and prefix."""
-    if anchor is None:
-        fixed = _bytes(request.system or "")
-        fixed += sum(_bytes(json.dumps(tool, ensure_ascii=False, default=str)) for tool in request.tools)
-        if request.json_schema is not None:
-            fixed += _bytes(json.dumps(request.json_schema, ensure_ascii=False, default=str))
-        # One frame for the system text and one for each tool declaration.
-        base = fixed * TOKENS_PER_BYTE + FRAMING_TOKENS * (1 + len(request.tools))
-        return base + _messages_bound(request.messages)
-    # The frame is for the anchored reply: as output it had none, as input it has.
-    return anchor.tokens + FRAMING_TOKENS + _messages_bound(request.messages[anchor.messages :])
+    if anchor is not None:
+        # The frame is for the anchored reply: as output it had none, as input it has.
+        return anchor.tokens + FRAMING_TOKENS + _messages_bound(request.messages[anchor.messages :], family)
+    fixed = PREAMBLE_TOKENS + FRAMING_TOKENS + family.tokens(request.system or "")
+    if request.tools:
+        fixed += TOOLS_PREAMBLE_TOKENS + FRAMING_TOKENS * len(request.tools)
+        fixed += sum(family.tokens(_json(tool)) for tool in request.tools)
+    if request.json_schema is not None:
+        fixed += family.tokens(_json(request.json_schema))
+    return fixed + _messages_bound(request.messages, family)
 
 
-def call_bound(client: LLMClient, request: ChatRequest, anchor: Anchor | None) -> Usage:
-    """The most that this call can use: the client's own bound if it has one, else the general one.
+def call_bound(
+    client: LLMClient, request: ChatRequest, anchor: Anchor | None, *, policy: TokenBounds = "strict"
+) -> Usage:
+    """The most that this call can use: the client's own bound if it has one, else that of its family.
+
+    With the policy `tight`, and a client that has `count(request) -> int`, its count and a tenth more where
+    that is less. Without a `count` there is nothing to be tight by, and the bound is the strict one.
 
     Raises:
-        ValueError: when the request has no output cap.
+        ValueError: when the request has no output cap, or the client names a family that does not exist.
     """
     _check_cap(request)
     own = _own_bound(client)
     if own is not None:
         return own(request)
-    return Usage(input_bound(request, anchor), request.max_output_tokens)
+    most = max(input_bound(request, anchor, family) for family in families_of(client))
+    return Usage(_tightened(client, request, most, policy), request.max_output_tokens)
 
 
 def closing_bound(
@@ -71,8 +86,11 @@ def closing_bound(
     output_tokens: int,
     tool_bytes: int,
     tool_messages: int = 32,
+    policy: TokenBounds = "strict",
 ) -> Usage:
     """The most that a later closing turn can use, if one more step is made before it.
+
+    What that step will add is not known, so it is bounded by its size under either policy.
 
     Args:
         client: the model that will answer.
@@ -81,9 +99,10 @@ def closing_bound(
         output_tokens: the cap on the output of the step in between.
         tool_bytes: the cap on the bytes of that step's tool messages, all together.
         tool_messages: how many tool messages that step can add.
+        policy: as for `call_bound`.
 
     Raises:
-        ValueError: when the request has no output cap.
+        ValueError: when the request has no output cap, or the client names a family that does not exist.
     """
     _check_cap(closing_request)
     own = _own_bound(client)
@@ -92,8 +111,19 @@ def closing_bound(
         fillers = [Message(Role.ASSISTANT, _FILLER * output_tokens)]
         fillers += [Message(Role.USER, _FILLER * each)] * tool_messages
         return own(replace(closing_request, messages=[*closing_request.messages, *fillers]))
-    grown = output_tokens + tool_bytes * TOKENS_PER_BYTE + FRAMING_TOKENS * (1 + tool_messages)
-    return Usage(input_bound(closing_request, anchor) + grown, closing_request.max_output_tokens)
+    families = families_of(client)
+    now = max(input_bound(closing_request, anchor, family) for family in families)
+    # A tool message is two texts: its content, and the id of the call that it answers.
+    added = max(family.worst(tool_bytes, 2 * tool_messages) for family in families)
+    grown = output_tokens + added + FRAMING_TOKENS * (1 + tool_messages)
+    return Usage(_tightened(client, closing_request, now, policy) + grown, closing_request.max_output_tokens)
+
+
+def _tightened(client: LLMClient, request: ChatRequest, most: int, policy: TokenBounds) -> int:
+    count: Callable[[ChatRequest], int] | None = getattr(client, "count", None)
+    if policy == "strict" or count is None:
+        return most
+    return min(most, -(-count(request) * 11 // 10))
 
 
 def _own_bound(client: LLMClient) -> Callable[[ChatRequest], Usage] | None:
@@ -106,15 +136,17 @@ def _check_cap(request: ChatRequest) -> None:
         raise ValueError("a request without an output cap has no worst case: set max_output_tokens")
 
 
-def _messages_bound(messages: Sequence[Message]) -> int:
-    return sum(_message_bytes(message) * TOKENS_PER_BYTE + FRAMING_TOKENS for message in messages)
+def _messages_bound(messages: Sequence[Message], family: Family) -> int:
+    return sum(FRAMING_TOKENS + sum(family.tokens(text) for text in _texts(message)) for message in messages)
 
 
-def _message_bytes(message: Message) -> int:
-    calls = sum(_bytes(call.id) + _bytes(call.name) + _bytes(call.arguments) for call in message.tool_calls)
-    return _bytes(message.content) + calls + _bytes(message.tool_call_id or "")
+def _texts(message: Message) -> Iterator[str]:
+    yield message.content
+    for call in message.tool_calls:
+        yield from (call.id, call.name, call.arguments)
+    if message.tool_call_id is not None:
+        yield message.tool_call_id
 
 
-def _bytes(text: str) -> int:
-    # A lone surrogate cannot be encoded, yet must be counted: it is replaced before it is sent.
-    return len(text.encode("utf-8", "surrogatepass"))
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
