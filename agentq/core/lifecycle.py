@@ -11,6 +11,8 @@ class RunState(str, Enum):  # noqa: UP042 - as StopReason
     QUEUED = "queued"
     RUNNING = "running"
     CANCELLING = "cancelling"
+    PARKED = "parked"
+    """It waits for money; it holds its escrow and no worker."""
     WAITING = "waiting"
     ENDED = "ended"
 
@@ -22,7 +24,10 @@ class RunState(str, Enum):  # noqa: UP042 - as StopReason
 
 TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.ENDED}),
-    RunState.RUNNING: frozenset({RunState.QUEUED, RunState.WAITING, RunState.CANCELLING, RunState.ENDED}),
+    RunState.RUNNING: frozenset(
+        {RunState.QUEUED, RunState.PARKED, RunState.WAITING, RunState.CANCELLING, RunState.ENDED}
+    ),
+    RunState.PARKED: frozenset({RunState.QUEUED, RunState.ENDED}),
     RunState.CANCELLING: frozenset({RunState.ENDED}),
     RunState.WAITING: frozenset({RunState.ENDED}),
     RunState.ENDED: frozenset(),

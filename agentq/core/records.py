@@ -16,6 +16,8 @@ class Lease:
     run_id: str
     fence: str
     step: int
+    scopes: str = field(default="", compare=False)
+    """The run's scopes, the widest first: where its bill belongs, should the server forget the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class RunSpec:
     context: Mapping[str, Any] = field(default_factory=dict)
     detector: Mapping[str, Any] | None = None
     content_hash: str = ""
+    on_exhausted: str = "park"
+    """What a dry scope means that says nothing itself: park, stop or winddown."""
+    scopes: tuple[str, ...] = ()
+    """Further scopes that it is in: `agent:`, `model:`, `key:`."""
+
+    def scopes_of(self, run_id: str) -> tuple[str, ...]:
+        """All scopes of the run that this became, the widest first."""
+        batch = (f"batch:{self.batch}",) if self.batch else ()
+        return ("global", f"tenant:{self.tenant}", *self.scopes, *batch, f"run:{run_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,8 @@ class Claim:
     """Failed model calls in a row; `unclear` of them may have been billed."""
     unclear: int
     now_ms: int
+    wind: tuple[str, str] | None = None
+    """The unit and the scope for which it has waited too long: its closing turn is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +86,9 @@ class Delta:
 class Settlement:
     """How the reservation of one request is closed.
 
-    `how` is `settle` (usd and tokens are what the call cost), `release` (proof that nothing was
-    billed), `restore` (released, back into the escrow) or `forfeit` (unclear: charged in full).
+    `how` is `settle` (usd and tokens are what the call cost), `estimate` (the same, where nobody counted),
+    `release` (proof that nothing was billed), `restore` (released, back into the escrow) or `forfeit`
+    (unclear: charged in full).
     """
 
     reservation: str
@@ -92,25 +106,56 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """One size of a request: its output cap and what must be free for it, in whole nano-USD and tokens.
+
+    That is its worst case, and as escrow the worst case of a closing turn after it.
+    """
+
+    output_tokens: int
+    usd: int
+    tokens: int
+    escrow_usd: int = 0
+    escrow_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
-    """An open reservation: the request may be sent."""
+    """An open reservation: the request may be sent, with this output cap."""
 
     reservation: str
     usd: int
     tokens: int
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No scope was touched. `kind`: wait, winddown, exhausted or never; `unit`: usd or tokens.
+    """No scope was touched, and the run is not parked.
 
-    `admitted`: the run holds the money of its closing turn.
+    `kind` is wait, winddown, exhausted or never, `unit` usd or tokens. `admitted`: the run holds the money of its closing turn.
     """
 
     scope: str
     unit: str
     kind: str
     admitted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The run waits for money of this scope, without a lease. `kind` as of a denial, or frozen."""
+
+    scope: str
+    unit: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """The server has lost writes: nothing is reserved until all workers have said what they hold."""
+
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +167,17 @@ class Account:
     spent_nano: int = 0
     reserved_nano: int = 0
     escrowed_nano: int = 0
+    idle_nano: int = 0
+    """The part of `escrowed_nano` that parked and waiting runs hold."""
     forfeited_nano: int = 0
     overage_nano: int = 0
     tokens_limit: int | None = None
     tokens_spent: int = 0
     tokens_reserved: int = 0
     tokens_escrowed: int = 0
+    tokens_idle: int = 0
+    words: frozenset[str] = frozenset()
+    """Its configuration: day, month (windows that count), frozen; park, stop or winddown."""
 
     @property
     def left_nano(self) -> int | None:
@@ -135,6 +185,22 @@ class Account:
         if self.limit_nano is None:
             return None
         return self.limit_nano - self.spent_nano - self.reserved_nano - self.escrowed_nano
+
+    @property
+    def tokens_left(self) -> int | None:
+        """The tokens that may still be reserved; None without a limit."""
+        if self.tokens_limit is None:
+            return None
+        return self.tokens_limit - self.tokens_spent - self.tokens_reserved - self.tokens_escrowed
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who changes the ledger by hand, why, and under which id it is done once."""
+
+    operation: str
+    by: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +244,9 @@ class RunRecord:
     started_ms: int | None = None
     ended_ms: int | None = None
     pending: tuple[PendingCall, ...] = ()
+    parked: Parked | None = None
+    parked_ms: int | None = None
+    """Since when it has waited for money, also over several times."""
 
 
 @dataclass(frozen=True, slots=True)

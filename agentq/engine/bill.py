@@ -6,6 +6,7 @@ from agentq.agent.agent import Agent
 from agentq.agent.request import reply_bill
 from agentq.core.money import NanoUSD
 from agentq.core.records import Granted, Settlement
+from agentq.provider.catalogue import catalogue_hash
 from agentq.provider.types import ChatResult
 
 
@@ -19,5 +20,12 @@ def settle(
     agent: Agent, result: ChatResult, granted: Granted
 ) -> tuple[ChatResult, NanoUSD | None, Settlement]:
     """The reply with a usage, what it cost (None: no price), and how its reservation closes."""
+    # A provider that says nothing is taken at the worst case, and the books say that nobody counted.
+    how = "estimate" if getattr(result, "usage", None) is None else "settle"
     counted, cost = reply_bill(agent, result, usd=granted.usd, tokens=granted.tokens)
-    return counted, cost, Settlement(granted.reservation, "settle", cost or 0, counted.usage.total_tokens)
+    return counted, cost, Settlement(granted.reservation, how, cost or 0, counted.usage.total_tokens)
+
+
+def catalogue(agent: Agent) -> str:
+    """The hash of the prices by which this agent's calls are reserved and booked; empty without prices."""
+    return catalogue_hash(agent.pricing) if agent.pricing else ""

@@ -12,8 +12,6 @@ FAILURES_MAX = 8
 UNCLEAR_FAILURES_MAX = 3
 """The same for those that may have been billed: each is charged in full."""
 BACKOFF_CAP_MS = 60_000
-WAIT_MS = {"wait": 500, "winddown": 5_000}
-"""How long a step waits for money, by its denial's kind: calls in flight end soon, others' runs do not."""
 ERROR_CHARS_MAX = 500
 
 

@@ -1,14 +1,22 @@
-"""The tick's work: look at the runs that are due and put each one right."""
+"""The tick's work: look at the runs that are due and put each one right, and let go on who has money again."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+
 from agentq.engine.workbench import Dispatch
+from agentq.store.ledger import Ledger
 from agentq.store.watch import Rescue, Watch
 
+log = logging.getLogger("agentq.ledger")
+
 RESCUES_A_TICK = 100
+SWEEPS_A_TICK = 16
+"""How often at most a tick goes on with the sweep of one scope's parked runs."""
 
 
-def rescue_due(watch: Watch, dispatch: Dispatch, *, lease_ms: int, room: int) -> list[Rescue]:
+def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: int, room: int) -> list[Rescue]:
     """Send lost messages again, take steps back from dead workers, end what has waited too long.
 
     Any number of workers may do this at once: each run is decided by one script.
@@ -23,6 +31,10 @@ def rescue_due(watch: Watch, dispatch: Dispatch, *, lease_ms: int, room: int) ->
     due = watch.due(lease_ms, room=room, rescues=RESCUES_A_TICK)
     for run_id, step in due.hints:
         dispatch(run_id, step)
+    sweep(ledger, due.parked)
+    for event in due.events:
+        fields = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
+        log.warning("%s %s", event["event"], fields)
     done: list[Rescue] = []
     for run_id in due.runs:
         rescue = watch.rescue(run_id, lease_ms)
@@ -30,3 +42,12 @@ def rescue_due(watch: Watch, dispatch: Dispatch, *, lease_ms: int, room: int) ->
             dispatch(run_id, rescue.step)
         done.append(rescue)
     return done
+
+
+def sweep(ledger: Ledger, scopes: Iterable[str]) -> None:
+    """Let those parked runs of these scopes go on for which there is money; the next tick sends their hints."""
+    for scope in scopes:
+        for _ in range(SWEEPS_A_TICK):
+            _, over = ledger.sweep(scope)
+            if over:
+                break

@@ -8,9 +8,10 @@ kept before any tool acts (`after_model`), and the results are kept before the n
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
 from agentq.agent.agent import Agent
-from agentq.agent.budgets import Budgets, Need
+from agentq.agent.budgets import Budgets, Rung
 from agentq.agent.deadline import complete
 from agentq.agent.loop import (
     CallModel,
@@ -23,15 +24,25 @@ from agentq.agent.loop import (
     end,
     next_action,
 )
-from agentq.agent.request import call_need, model_request
+from agentq.agent.request import call_rungs, capped, model_request
 from agentq.agent.thread import pending_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Claim, Delta, Denied, Failure, Granted, Settlement
-from agentq.engine.bill import settle
+from agentq.core.records import (
+    Claim,
+    Delta,
+    Denied,
+    Failure,
+    Granted,
+    Parked,
+    Recovering,
+    Settlement,
+    Size,
+)
+from agentq.engine.bill import catalogue, settle
 from agentq.engine.closing import close
-from agentq.engine.failure import FAILURES_MAX, WAIT_MS, backoff_ms, described, is_unclear, may_retry, spread
+from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
@@ -41,6 +52,8 @@ from agentq.tools import CallContext, call_signature
 log = logging.getLogger("agentq.step")
 
 UNKNOWN_AGENT_DELAY_MS = 5_000
+RECOVERING_DELAY_MS = 2_000
+"""The least that a step waits while the ledger recovers; it waits until that is over."""
 
 
 def execute_step(run_id: str, step: int | None, *, bench: Workbench) -> None:
@@ -106,6 +119,10 @@ class Step:
 
     def advance(self) -> None:
         """Take the one action that the thread calls for."""
+        if self.claim.wind is not None and self.thread.closing is None:
+            # It has waited for money as long as it may, or a person has said that it shall not wait.
+            unit, scope = self.claim.wind
+            self.thread.closing = self.stopped_by(scope, unit)
         match next_action(self.agent, self.thread, self.budgets, self.approved):
             case CallModel():
                 self.call_model()
@@ -123,9 +140,12 @@ class Step:
     def call_model(self) -> None:
         """Make this step's one model call, if the money for it can be had, and keep the reply."""
         request = model_request(self.agent, self.thread, self.claim.spec.metadata)
-        granted = self.reserve(call_need(self.agent, self.thread, request, self.claim.spec.metadata))
+        granted = self.reserve(call_rungs(self.agent, self.thread, request, self.claim.spec.metadata))
         if not isinstance(granted, Granted):
+            if isinstance(granted, Denied):
+                close(self, self.stopped_by(granted.scope, granted.unit))
             return
+        request = capped(request, granted.output_tokens)
         result = self.complete(request, granted)
         if isinstance(result, Exception):
             self.failed(result, granted)
@@ -148,40 +168,61 @@ class Step:
             case _:
                 self.proceed(settlement)
 
-    def reserve(self, need: Need) -> Granted | None:
-        """Money for this call and for a later closing turn; without it, wait for it or close the run."""
+    def reserve(
+        self, rungs: Sequence[Rung], *, policy: str = "", fields: Mapping[str, str] | None = None
+    ) -> Granted | Denied | None:
+        """Money for a request, and for a later closing turn; None when the step is over without it.
+
+        Args:
+            rungs: the sizes to which the request may be cut.
+            policy: what a dry scope means, in place of what the run was submitted with.
+            fields: what the run keeps of this step when it is parked.
+        """
         # Named before it is asked for: where the answer is lost, nothing was sent.
         self.unsent = Settlement(self.ledger.reservation(self.lease, self.requests + 1), "release")
         answer = self.ledger.reserve(
             self.lease,
             self.requests + 1,
-            usd=need.usd,
-            tokens=need.tokens,
-            escrow_usd=need.escrow_usd,
-            escrow_tokens=need.escrow_tokens,
+            [
+                Size(r.output_tokens, r.need.usd, r.need.tokens, r.need.escrow_usd, r.need.escrow_tokens)
+                for r in rungs
+            ],
+            policy="deny" if self.claim.wind else policy or self.claim.spec.on_exhausted,
+            catalogue=catalogue(self.agent),
+            park_ms=self.bench.park_ms,
+            fields=fields,
         )
+        if isinstance(answer, Denied):
+            return answer
+        return self.granted(answer)
+
+    def granted(self, answer: Granted | Parked | Recovering | str) -> Granted | None:
+        """The reservation, or None when the run waits for money or for the ledger.
+
+        Raises:
+            LeaseLostError: when the step is somebody else's by now.
+        """
         match answer:
             case Granted():
                 self.requests += 1
                 failpoint("step.after_reserve")
                 return answer
-            case Denied(kind="wait") | Denied(kind="winddown", admitted=False):
-                # Calls in flight give back what they do not use. Where only the closing turns of others stand
-                # in the way, a run that holds none of its own blocks nobody, and waits for them.
-                self.wait_for_money(answer)
-            case Denied(scope, unit, _):
-                if scope != f"run:{self.lease.run_id}":
-                    self.stop_scope = scope
-                reason = StopReason.TOKEN_BUDGET if unit == "tokens" else StopReason.COST_BUDGET
-                self.thread.closing = reason
-                close(self, reason)
+            case Parked(scope, unit, kind):
+                self.unsent = None
+                log.info("run_parked run=%s scope=%s unit=%s kind=%s", self.lease.run_id, scope, unit, kind)
+            case Recovering(until_ms):
+                delay_ms = max(RECOVERING_DELAY_MS, until_ms - self.now_ms())
+                head = self.delta().head if self.thread.closing else None
+                self.runs.release(self.lease, delay_ms=spread(delay_ms), head=head, scope=self.stop_scope)
             case refusal:
                 raise LeaseLostError(f"the ledger answered {refusal}")
         return None
 
-    def wait_for_money(self, denied: Denied, *, head: str | None = None) -> None:
-        """Give the step back until there may be money for it; no worker waits."""
-        self.runs.release(self.lease, delay_ms=spread(WAIT_MS[denied.kind]), head=head, scope=self.stop_scope)
+    def stopped_by(self, scope: str, unit: str) -> StopReason:
+        """The reason for which this scope stops the run; the scope is kept when it is not the run's own."""
+        if scope != f"run:{self.lease.run_id}":
+            self.stop_scope = scope
+        return StopReason.TOKEN_BUDGET if unit == "tokens" else StopReason.COST_BUDGET
 
     def complete(
         self, request: ChatRequest, granted: Granted, *, seconds: float | None = None

@@ -9,6 +9,7 @@ from agentq.agent.agent import Agent
 from agentq.engine.cache import ThreadCache
 from agentq.engine.leases import Leases
 from agentq.store.connect import Store
+from agentq.store.ledger import PARK_MS
 
 Dispatch = Callable[[str, int], None]
 """Send the hint that a run has this step to do. It may fail, be lost or arrive twice."""
@@ -32,5 +33,7 @@ class Workbench:
     dispatch: Dispatch
     lease_ms: int
     approval_ms: int
+    park_ms: int = PARK_MS
+    """How long a run may wait for money before its closing turn is made."""
     make_hint: MakeHint = no_hint
     cache: ThreadCache = field(default_factory=ThreadCache)

@@ -16,7 +16,7 @@ from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.urls import broker_url_for
 from agentq.store.batches import Batches
 from agentq.store.keys import Keys
-from agentq.store.ledger import Ledger
+from agentq.store.ledger import RECOVER_MS, Ledger
 from agentq.store.runs import Runs
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Watch
@@ -76,11 +76,19 @@ class Store:
         )
 
 
-def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int = 1024) -> Store:
+def connect(
+    url: str,
+    namespace: str,
+    *,
+    retries: int = 3,
+    max_connections: int = 1024,
+    recover_ms: int = RECOVER_MS,
+) -> Store:
     """A store on `url`; nothing is sent yet.
 
     Every script may be called twice, so commands are replayed after a lost connection: `retries`
     times with up to 2 s between them (3 suit a person who waits, a worker holds out for longer).
+    `recover_ms` is how long nothing is reserved after this process noticed that the server was rolled back.
 
     Raises:
         UsageError: when `url` is not the URL of a server.
@@ -100,13 +108,14 @@ def connect(url: str, namespace: str, *, retries: int = 3, max_connections: int 
     )
     keys = Keys(namespace)
     scripts = Scripts(client, keys.prefix)
+    ledger = Ledger(client, keys, scripts, recover_ms=recover_ms)
     return Store(
         client=client,
         keys=keys,
-        runs=Runs(client, keys, scripts),
-        ledger=Ledger(client, keys, scripts),
+        runs=Runs(client, keys, scripts, ledger),
+        ledger=ledger,
         batches=Batches(client, keys, scripts),
-        watch=Watch(client, keys, scripts),
+        watch=Watch(client, keys, scripts, ledger),
     )
 
 

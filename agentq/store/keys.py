@@ -1,4 +1,4 @@
-"""Every key in Redis: its name, type, fields and end. The scripts build the same names in `_prelude.lua`.
+"""Every key in Redis: its name, type, fields and end. The scripts build the same names in `_base.lua`.
 
 All keys of a namespace share one hash tag, `{aq:<namespace>}:`, so they live in one slot and one
 script may touch them all. "retention" is `retention_days` after the run, or the batch, has ended.
@@ -7,21 +7,39 @@ script may touch them all. "retention" is `retention_days` after the run, or the
     ───────────────────  ──────  ────────────────────────────────────────────  ────────────────────────────
     run:<r>              hash    spec (as submitted) scopes tenant batch       retention of the run
                                  custom_id hash created ttl · state step phase
-                                 fence rn op started claimed ms head ·
-                                 not_before hints failures unclear error deaths
-                                 rescues · pending deadline · stop_reason
-                                 stop_scope stop_detail answer ended
+                                 fence op started claimed ms head · not_before
+                                 hints failures unclear error deaths rescues ·
+                                 pending deadline · parked (since) park_scope
+                                 park_unit park_kind park_need park_policy
+                                 park_till wind · stop_reason stop_scope
+                                 stop_detail answer ended
     run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
     run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
     run:<r>:cache        hash    call signature → result of a side effect      retention of the run
-    run:<r>:open         hash    reservation → "usd tokens"; escrow likewise   empty when the run has ended
-    run:<r>:forfeits     hash    reservation → "usd tokens" charged in full    retention of the run
+    run:<r>:open         hash    reservation → "usd tokens [cap] [windows]";   gone when the run has ended
+                                 escrow likewise; n: the last request
+    run:<r>:forfeits     hash    reservation → likewise, charged in full       retention of the run
     scope:run:<r>        hash    as every scope                                retention of the run
     scope:batch:<b>      hash    as every scope                                retention of the batch
-    scope:<s>            hash    ul us ur ue uf uo · tl ts tr te               stays: global, tenant:<t>
+    scope:<s>            hash    ul us ur ue ui uf uo ua · tl ts tr te ti ta   stays
+                                 · dul dtl (defaults) c (words)
+    scope:<s>@<window>   hash    ul tl c: the limits of each day or month      stays
+    scope:<s>@day:<date> hash    us ur …: one day, or month                    62 days after its end
+    checkpoint:<scope>   hash    what the trimmed part of the log adds up to   as the scope
+    ledger               hash    born recovering pinned exported folded parked stays
+                                 op:<process> sweep:<list>
+    parked               set     lists that are not empty                      stays, entries leave
+    parked:<list>        zset    parked run → since when it waits (ms)         gone when empty
+    limited              set     agent:, model: and key: scopes with a limit   stays
+    events               list    what workers are to log, JSON, at most 1,000  stays, entries leave
+    incidents            list    rollbacks of the server, JSON, at most 1,000  stays
+    reasserted           hash    run:reservation → "usd tokens" after one      7 days after the last
+    op:<id>              string  the reply to an operator's command            7 days
+    processes            zset    process that reserves → last seen (ms)        stays, entries leave
     watch                zset    live run → when to look at it (ms)            stays
     clock                hash    tick patience granted (ms)                    stays
-    log                  stream  one entry for each change of money            stays, about 100,000 entries
+    log                  stream  1-1, 1-2, …: one entry for each change of     stays, about 100,000 entries
+                                 money or limits: o i s d m [c e a r w]
     batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
                                  stop:<reason> counters
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
@@ -31,16 +49,30 @@ script may touch them all. "retention" is `retention_days` after the run, or the
     ids:<t>:<custom_id>  string  "content_hash run" of a single run            retention of the run
     workers              zset    worker process → alive until (ms)             stays, entries leave
 
-In a scope `u` is nano-USD and `t` tokens; `l` limit, `s` spent, `r` reserved, `e` escrowed, `f` forfeited (it
-is spent too), `o` overage. The names are short because they are written to the append-only file at each step.
+In a scope `u` is nano-USD and `t` tokens; `l` limit, `s` spent, `r` reserved, `e` escrowed, `i` the part of `e` that
+idle runs hold, `f` forfeited (it is spent too), `o` overage, `a` the alert that was given last (percent). The names
+are short because they are written to the append-only file at each step. In the log: `o` operation, `i` id, `s` scopes,
+`d` by how much their fields change, `m` when (ms), `c` catalogue of prices, `e` estimated, `a` actor, `r` reason, `w` words.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-PERMANENT = ("watch", "clock", "log", "batches", "workers")
-"""Keys without an end, besides `scope:global` and `scope:tenant:*`."""
+PERMANENT = (
+    "watch",
+    "clock",
+    "log",
+    "batches",
+    "workers",
+    "ledger",
+    "parked",
+    "limited",
+    "events",
+    "incidents",
+    "processes",
+)
+"""Keys without an end, besides the scopes that outlive runs and batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +105,29 @@ class Keys:
     def log(self) -> str:
         """The ledger's log."""
         return f"{self.prefix}log"
+
+    @property
+    def ledger(self) -> str:
+        """What concerns the ledger as a whole."""
+        return f"{self.prefix}ledger"
+
+    @property
+    def incidents(self) -> str:
+        """Rollbacks that were detected."""
+        return f"{self.prefix}incidents"
+
+    @property
+    def limited(self) -> str:
+        """The agents, models and keys that have a limit."""
+        return f"{self.prefix}limited"
+
+    def parked(self, scope: str) -> str:
+        """The runs that wait for money of this scope, or of its windows."""
+        return f"{self.prefix}parked:{scope}"
+
+    def checkpoint(self, scope: str) -> str:
+        """What the trimmed part of the log adds up to for a scope."""
+        return f"{self.prefix}checkpoint:{scope}"
 
     @property
     def batches(self) -> str:

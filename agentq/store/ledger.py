@@ -2,107 +2,373 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import redis
 
-from agentq.core.records import Account, Denied, Granted, Lease
+from agentq.core.errors import UsageError
+from agentq.core.records import (
+    Account,
+    Actor,
+    Denied,
+    Granted,
+    Lease,
+    Parked,
+    Recovering,
+    Settlement,
+    Size,
+)
 from agentq.store.keys import Keys
-from agentq.store.scripts import Scripts, unexpected
+from agentq.store.operations import Operations
+from agentq.store.scripts import Arg, Scripts, unexpected
+
+log = logging.getLogger("agentq.ledger")
 
 Keep = Literal["="]
 KEEP: Keep = "="
 Refusal = Literal["STALE", "CLOSED"]
 """STALE: the lease is gone. CLOSED: this very request was reserved and closed before. Neither may be sent."""
 
-_FIELDS = {
+PARK_MS = 7 * 86_400_000
+RECOVER_MS = 20_000
+"""How long nothing is reserved after a rollback: a lease and a heartbeat, so that all have said what they hold."""
+SWEEP = 64
+"""Parked runs that one script of a sweep looks at."""
+
+_NUMBERS = {
     "limit_nano": "ul",
     "spent_nano": "us",
     "reserved_nano": "ur",
     "escrowed_nano": "ue",
+    "idle_nano": "ui",
     "forfeited_nano": "uf",
     "overage_nano": "uo",
     "tokens_limit": "tl",
     "tokens_spent": "ts",
     "tokens_reserved": "tr",
     "tokens_escrowed": "te",
+    "tokens_idle": "ti",
 }
+_LIMITS = ("limit_nano", "tokens_limit")
 
 
 class Ledger:
-    """Reservations, escrows and accounts of one namespace."""
+    """Reservations, escrows and accounts of one namespace.
 
-    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
+    Args:
+        client: the server.
+        keys: the namespace.
+        scripts: its scripts.
+        recover_ms: how long nothing is reserved after a rollback of the server was noticed here.
+    """
+
+    def __init__(
+        self, client: redis.Redis, keys: Keys, scripts: Scripts, *, recover_ms: int = RECOVER_MS
+    ) -> None:
         self._client = client
         self._keys = keys
         self._scripts = scripts
+        self._recover_ms = recover_ms
+        self.operations = Operations()
+
+    # ── what workers do ──────────────────────────────────────────────────────────────────────────
 
     def reservation(self, lease: Lease, n: int) -> str:
         """What the scripts call the reservation of a claim's n-th request."""
         return f"{lease.fence}:{n}"
 
     def reserve(
-        self, lease: Lease, n: int, *, usd: int, tokens: int, escrow_usd: int, escrow_tokens: int
-    ) -> Granted | Denied | Refusal:
+        self,
+        lease: Lease,
+        n: int,
+        sizes: Sequence[Size],
+        *,
+        policy: str = "park",
+        catalogue: str = "",
+        park_ms: int = PARK_MS,
+        fields: Mapping[str, str] | None = None,
+    ) -> Granted | Denied | Parked | Recovering | Refusal:
         """Set one request's worst case aside and set the run's escrow, in every scope of the run or in none.
 
         Args:
+            lease: the step's.
             n: the how-many-th request of this claim, from 1: the reservation's own number.
-            usd: nano-USD; escrow_usd likewise.
-            tokens: input and output together; escrow_tokens likewise.
+            sizes: what the request may be cut to, the largest first. A smaller one is granted only where there
+                is no money for a larger one.
+            policy: what a dry scope means that says nothing itself: park, stop, winddown or deny (never park).
+            catalogue: the hash of the prices that the worst case was computed with.
+            park_ms: how long the run may be parked, all its times together.
+            fields: written into the run's hash when it is parked.
         """
+        process, number, acknowledged = self.operations.next()
+        flat: list[Arg] = []
+        for size in sizes:
+            flat += [size.output_tokens, size.usd, size.tokens, size.escrow_usd, size.escrow_tokens]
         reply = self._scripts.call(
-            "budget_reserve", lease.run_id, lease.fence, n, usd, tokens, escrow_usd, escrow_tokens
+            "budget_reserve",
+            lease.run_id,
+            lease.fence,
+            n,
+            process,
+            number,
+            acknowledged,
+            policy,
+            catalogue,
+            park_ms,
+            *_counted(fields),
+            len(flat),
+            *flat,
         )
         match reply:
-            case ["OK", reservation]:
-                return Granted(reservation, usd, tokens)
+            case ["OK", reservation, place]:
+                size = sizes[int(place) - 1]
+                name = f"{lease.run_id}:{reservation}"
+                self.operations.acknowledge(number, name, size.usd, size.tokens)
+                return Granted(reservation, size.usd, size.tokens, size.output_tokens)
             case ["DENIED", scope, unit, kind, admitted]:
                 return Denied(scope, unit, kind, admitted=admitted == "1")
-            case ["STALE"]:
-                return "STALE"
-            case ["CLOSED"]:
-                return "CLOSED"
+            case ["NO_LEDGER"]:
+                log.critical("no_ledger namespace=%s", self._keys.namespace)
+                return Recovering(0)
+            case ["ROLLBACK", known]:
+                return Recovering(self.rolled_back(int(known)))
             case _:
-                raise unexpected("budget_reserve", reply)
+                return _turned_away("budget_reserve", reply)
 
-    def convert(self, lease: Lease, n: int) -> Granted | Refusal | None:
+    def convert(
+        self, lease: Lease, n: int, *, park_ms: int = PARK_MS, fields: Mapping[str, str] | None = None
+    ) -> Granted | Parked | Recovering | Refusal | None:
         """Make the run's escrow the reservation of its closing turn; None when it has no escrow left."""
-        reply = self._scripts.call("budget_convert", lease.run_id, lease.fence, n)
+        reply = self._scripts.call("budget_convert", lease.run_id, lease.fence, n, park_ms, *_counted(fields))
         match reply:
-            case ["OK", reservation, usd, tokens]:
-                return Granted(reservation, int(usd), int(tokens))
+            case ["OK", reservation, usd, tokens, output_tokens]:
+                return Granted(reservation, int(usd), int(tokens), int(output_tokens))
             case ["NONE"]:
                 return None
-            case ["STALE"]:
-                return "STALE"
-            case ["CLOSED"]:
-                return "CLOSED"
             case _:
-                raise unexpected("budget_convert", reply)
-
-    def set_limit(
-        self, scope: str, *, usd: int | Keep | None = KEEP, tokens: int | Keep | None = KEEP
-    ) -> None:
-        """Limit a scope; None takes that limit away, one that is left out stays as it is."""
-        values: list[int | str] = ["" if limit is None else limit for limit in (usd, tokens)]
-        reply = self._scripts.call("scope_limit", scope, *values)
-        if reply != ["OK"]:
-            raise unexpected("scope_limit", reply)
-
-    def account(self, scope: str) -> Account:
-        """A scope as it stands; zeros for one that was never used."""
-        values = self._client.hmget(self._keys.scope(scope), list(_FIELDS.values()))
-        fields: dict[str, int | None] = {}
-        for name, value in zip(_FIELDS, values, strict=True):
-            limit = name in {"limit_nano", "tokens_limit"}
-            fields[name] = int(value) if value is not None else (None if limit else 0)
-        return Account(scope=scope, **fields)  # type: ignore[arg-type]
+                return _turned_away("budget_convert", reply)
 
     def open_reservations(self, run_id: str) -> dict[str, tuple[int, int]]:
         """What a run holds: reservation, or `escrow`, to (nano-USD, tokens)."""
         held: dict[str, tuple[int, int]] = {}
         for name, text in self._client.hgetall(self._keys.run(run_id, "open")).items():
-            usd, _, tokens = str(text).partition(" ")
-            held[str(name)] = (int(usd), int(tokens))
+            if name != "n":
+                usd, tokens = str(text).split()[:2]
+                held[str(name)] = (int(usd), int(tokens))
         return held
+
+    # ── a server that has lost writes ────────────────────────────────────────────────────────────
+
+    def rolled_back(self, known: int) -> int:
+        """The server knows no operation of this process above `known`: say so to all. Answers until when (ms)."""
+        loss = self.operations.rolled_back(known)
+        usd = sum(reserved.usd for reserved in loss.reserved)
+        tokens = sum(reserved.tokens for reserved in loss.reserved)
+        log.critical(
+            "ledger_rolled_back process=%s known=%d acknowledged=%d seconds=%.3f reservations=%d nano_usd=%d",
+            loss.process,
+            loss.known,
+            loss.acknowledged,
+            loss.seconds,
+            len(loss.reserved),
+            usd,
+        )
+        reply = self._scripts.call(
+            "ledger_incident",
+            loss.process,
+            loss.known,
+            loss.acknowledged,
+            self._recover_ms,
+            round(loss.seconds * 1000),
+            len(loss.reserved),
+            usd,
+            tokens,
+        )
+        match reply:
+            case ["OK", until]:
+                return int(until)
+            case _:
+                raise unexpected("ledger_incident", reply)
+
+    def check(self) -> None:
+        """Compare this process's operation numbers with the server's, and report a rollback."""
+        process, acknowledged = self.operations.current()
+        known = int(str(self._client.hget(self._keys.ledger, f"op:{process}") or 0))
+        if known < acknowledged:
+            self.rolled_back(known)
+
+    def reassert(self, lease: Lease, settlement: Settlement) -> bool:
+        """Book a call whose reservation a rollback has taken; False when it was not lost, or is in the books.
+
+        A commit that was answered STALE or MISSING has booked its bill, unless the server forgot the reservation.
+        """
+        if settlement.how not in {"settle", "estimate", "forfeit"}:
+            return False
+        self.check()
+        reserved = self.operations.lost(f"{lease.run_id}:{settlement.reservation}")
+        if reserved is None:
+            return False
+        usd, tokens = settlement.usd, settlement.tokens
+        if settlement.how == "forfeit":
+            usd, tokens = reserved.usd, reserved.tokens
+        reply = self._scripts.call(
+            "ledger_reassert", lease.run_id, settlement.reservation, usd, tokens, lease.scopes
+        )
+        if reply not in (["OK"], ["KNOWN"]):
+            raise unexpected("ledger_reassert", reply)
+        return reply == ["OK"]
+
+    # ── runs that wait for money ─────────────────────────────────────────────────────────────────
+
+    def parked(self, scope: str) -> list[str]:
+        """The runs that wait for money of this scope, or of its windows (`tenant:acme@day`); the longest first."""
+        return [str(run) for run in self._client.zrange(self._keys.parked(scope), 0, -1)]
+
+    def sweep(self, scope: str) -> tuple[int, bool]:
+        """Look at the next parked runs of a scope; how many go on, and whether the sweep is at its end."""
+        reply = self._scripts.call("budget_wake", scope, SWEEP)
+        match reply:
+            case ["OK", woken, over]:
+                return int(woken), int(over) == 1
+            case ["EARLY"]:
+                return 0, True
+            case _:
+                raise unexpected("budget_wake", reply)
+
+    # ── what people do ───────────────────────────────────────────────────────────────────────────
+
+    def set_limit(
+        self,
+        scope: str,
+        *,
+        usd: int | Keep | None = KEEP,
+        tokens: int | Keep | None = KEEP,
+        on_exhausted: str | None = KEEP,
+        actor: Actor | None = None,
+    ) -> None:
+        """Limit a scope, or its windows (`tenant:acme@day`).
+
+        Args:
+            scope: whose limits.
+            usd: nano-USD; None takes that limit away, one that is left out stays as it is. Likewise `tokens`.
+            on_exhausted: park, stop or winddown; None leaves it to each run.
+            actor: who sets it. Without one it is a default: it never goes over what an operator has set.
+        """
+        values: list[Arg] = ["" if value is None else value for value in (usd, tokens, on_exhausted)]
+        who = actor or Actor("", "settings")
+        reply = self._scripts.call(
+            "budget_set", who.operation, who.by, who.reason, scope, *values, int(actor is None)
+        )
+        if reply != ["OK"]:
+            raise unexpected("budget_set", reply)
+
+    def topup(self, scope: str, *, actor: Actor, usd: int = 0, tokens: int = 0) -> None:
+        """Raise the limits of a scope by so much, or lower them. Who waited for that money goes on.
+
+        Raises:
+            UsageError: when the scope has no such limit, or it would be below zero or too large to count.
+        """
+        reply = self._scripts.call("budget_topup", *_by(actor), scope, usd, tokens)
+        match reply:
+            case ["OK", _, _]:
+                return
+            case ["NO_LIMIT", unit]:
+                raise UsageError(
+                    f"{scope} has no limit in {unit} to top up", hint=f"agentq budget set {scope} sets one"
+                )
+            case ["BELOW_ZERO", unit, limit]:
+                raise UsageError(
+                    f"{scope}: its limit in {unit} is {limit} and cannot be lowered by more than that"
+                )
+            case ["TOO_MUCH", unit, limit]:
+                raise UsageError(
+                    f"{scope}: its limit in {unit} is {limit}; with that it would be too large to count"
+                )
+            case _:
+                raise unexpected("budget_topup", reply)
+
+    def freeze(self, scope: str, *, actor: Actor, frozen: bool = True) -> None:
+        """Reserve nothing in a scope any more, or let it go on. What is sent already is still booked."""
+        reply = self._scripts.call("budget_freeze", *_by(actor), scope, int(frozen))
+        if reply != ["OK"]:
+            raise unexpected("budget_freeze", reply)
+
+    def book(
+        self, scope: str, kind: Literal["charge", "adjust"], *, actor: Actor, usd: int = 0, tokens: int = 0
+    ) -> tuple[int, int]:
+        """Book by hand in a scope and those around it; answers what the scope has spent then.
+
+        Raises:
+            UsageError: when there is no such run or batch, or more would be taken back than was spent.
+        """
+        reply = self._scripts.call("budget_book", *_by(actor), scope, kind, usd, tokens)
+        match reply:
+            case ["OK", spent_usd, spent_tokens]:
+                return int(spent_usd), int(spent_tokens)
+            case ["MISSING"]:
+                raise UsageError(f"there is no {scope.replace(':', ' ', 1)}")
+            case ["BELOW_ZERO", account]:
+                raise UsageError(f"{account} has not spent that much: nothing was booked")
+            case _:
+                raise unexpected("budget_book", reply)
+
+    def winddown(self, scope: str, *, actor: Actor, at_most: int = 100) -> tuple[int, int]:
+        """Let runs that are parked in a scope make their closing turns; answers how many, and how many are left."""
+        reply = self._scripts.call("budget_winddown", scope, at_most, actor.by, actor.reason)
+        match reply:
+            case ["OK", wound, left]:
+                return int(wound), int(left)
+            case _:
+                raise unexpected("budget_winddown", reply)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────
+
+    def account(self, scope: str) -> Account:
+        """A scope as it stands; zeros for one that was never used."""
+        return self.accounts([scope])[0]
+
+    def accounts(self, scopes: Sequence[str]) -> list[Account]:
+        """Scopes as they stand at one instant."""
+        pipeline = self._client.pipeline(transaction=True)
+        for scope in scopes:
+            pipeline.hmget(self._keys.scope(scope), [*_NUMBERS.values(), "c"])
+        return [_account(scope, values) for scope, values in zip(scopes, pipeline.execute(), strict=True)]
+
+    def limited(self, scopes: Sequence[str]) -> list[str]:
+        """Of these agents, models and keys, those that have a limit."""
+        if not scopes:
+            return []
+        found = self._client.smismember(self._keys.limited, list(scopes))
+        return [scope for scope, is_in in zip(scopes, found, strict=True) if is_in]
+
+
+def _account(scope: str, values: Sequence[str | None]) -> Account:
+    fields: dict[str, int | None] = {}
+    for name, value in zip(_NUMBERS, values, strict=False):
+        fields[name] = int(value) if value is not None else (None if name in _LIMITS else 0)
+    return Account(scope=scope, words=frozenset((values[-1] or "").split()), **fields)  # type: ignore[arg-type]
+
+
+def _turned_away(name: str, reply: list[object]) -> Parked | Recovering | Refusal:
+    match reply:
+        case ["PARKED", str(scope), str(unit), str(kind)]:
+            return Parked(scope, unit, kind)
+        case ["RECOVERING", until]:
+            return Recovering(int(str(until)))
+        case ["STALE"]:
+            return "STALE"
+        case ["CLOSED"]:
+            return "CLOSED"
+        case _:
+            raise unexpected(name, reply)
+
+
+def _by(actor: Actor) -> tuple[str, str, str]:
+    return actor.operation, actor.by, actor.reason
+
+
+def _counted(fields: Mapping[str, str] | None) -> list[Arg]:
+    flat = [part for item in (fields or {}).items() for part in item]
+    return [len(flat), *flat]

@@ -18,6 +18,7 @@ from agentq.core.records import (
     Delta,
     Failure,
     Lease,
+    Parked,
     PendingCall,
     RunRecord,
     RunSpec,
@@ -25,6 +26,7 @@ from agentq.core.records import (
     ThreadParts,
 )
 from agentq.store.keys import Keys
+from agentq.store.ledger import Ledger
 from agentq.store.scripts import Arg, Scripts, unexpected
 from agentq.store.watch import GRACE_MS
 
@@ -45,10 +47,11 @@ _NOTHING_TO_CLOSE = Settlement("", "release")
 class Runs:
     """All runs of one namespace."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts, ledger: Ledger) -> None:
         self._client = client
         self._keys = keys
         self._scripts = scripts
+        self._ledger = ledger
 
     def submit(
         self,
@@ -92,12 +95,6 @@ class Runs:
     def _submission(
         self, run_id: str, spec: RunSpec, messages: Sequence[str], head: str, retention_ms: int
     ) -> list[Arg]:
-        scopes = [
-            "global",
-            f"tenant:{spec.tenant}",
-            *([f"batch:{spec.batch}"] if spec.batch else []),
-            f"run:{run_id}",
-        ]
         fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head]
         max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
         return [
@@ -106,7 +103,7 @@ class Runs:
             spec.content_hash,
             spec.batch or "",
             spec.tenant,
-            " ".join(scopes),
+            " ".join(spec.scopes_of(run_id)),
             "" if max_usd is None else to_nano(max_usd),
             "" if max_tokens is None else max_tokens,
             GRACE_MS,
@@ -129,18 +126,21 @@ class Runs:
         asked = "" if step is None else step
         reply = self._scripts.call("step_claim", run_id, asked, new_nonce(), lease_ms, known)
         match reply:
-            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, spec, *pieces]:
+            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, text, wind, *pieces]:
+                spec = RunSpec(**json.loads(text))
+                unit, _, scope = wind.partition(" ")
                 return Claim(
-                    lease=Lease(run_id, fence, int(at)),
-                    spec=RunSpec(**json.loads(spec)),
+                    lease=Lease(run_id, fence, int(at), " ".join(spec.scopes_of(run_id))),
+                    spec=spec,
                     phase=phase,
                     parts=_parts(*pieces) if pieces else None,
                     spent_ms=int(spent_ms),
                     failures=int(failures),
                     unclear=int(unclear),
                     now_ms=int(now),
+                    wind=(unit, scope) if wind else None,
                 )
-            case [("BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
+            case [("RECOVERING" | "BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
                 return None
             case _:
                 raise unexpected("step_claim", reply)
@@ -226,7 +226,13 @@ class Runs:
             *cached,
             *_pushed(hint),
         )
-        return _answer("step_commit", reply)
+        return self._booked(lease, settlement, _answer("step_commit", reply))
+
+    def _booked(self, lease: Lease, settlement: Settlement | None, answer: Answer) -> Answer:
+        """The answer, once the bill is in the books also where the server has lost the reservation."""
+        if settlement is not None and answer in {"STALE", "MISSING"}:
+            self._ledger.reassert(lease, settlement)
+        return answer
 
     def release(
         self,
@@ -269,7 +275,7 @@ class Runs:
             len(fields),
             *fields,
         )
-        return _answer("step_release", reply[:1])
+        return self._booked(lease, settlement, _answer("step_release", reply[:1]))
 
     def cancel(self, run_id: str, by: str) -> str:
         """CANCELLED, CANCELLING (a worker holds it), ENDED (it had ended before) or MISSING."""
@@ -376,4 +382,8 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
             )
             for call in json.loads(fields.get("pending", "[]"))
         ),
+        parked=Parked(fields["park_scope"], fields["park_unit"], fields["park_kind"])
+        if "park_scope" in fields
+        else None,
+        parked_ms=int(fields["parked"]) if "parked" in fields else None,
     )

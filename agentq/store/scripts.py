@@ -1,4 +1,4 @@
-"""The scripts: each `lua/*.lua` file with the prelude in front, called by its hash.
+"""The scripts: each `lua/*.lua` file with the parts that it uses in front, called by its hash.
 
 Loading by hash means that a worker brings its own scripts, so old and new workers run side by side.
 """
@@ -20,6 +20,7 @@ from redis.retry import Retry
 from agentq.core.errors import StoreError
 
 _FLAGS = re.compile(r"^-- FLAGS (.+)$", re.MULTILINE)
+_USES = re.compile(r"^-- USES  (.+)$", re.MULTILINE)
 Arg = str | int
 
 
@@ -28,10 +29,13 @@ def source(name: str) -> str:
     """The text that is sent to the server for `lua/<name>.lua`."""
     folder = files("agentq.store") / "lua"
     body = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    prelude = (folder / "_prelude.lua").read_text(encoding="utf-8")
+    uses = _USES.search(body)
+    # Each part costs its script some time: only what is used is put in front.
+    names = ["base", *(uses.group(1).split() if uses else [])]
+    parts = [(folder / f"_{part}.lua").read_text(encoding="utf-8") for part in names]
     found = _FLAGS.search(body)
     shebang = f"#!lua flags={found.group(1).replace(' ', ',')}" if found else "#!lua"
-    return f"{shebang}\n{prelude}\n{body}"
+    return "\n".join([shebang, *parts, body])
 
 
 @cache

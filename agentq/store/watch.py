@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import redis
 
 from agentq.core.records import Lease
 from agentq.store.keys import Keys
+from agentq.store.ledger import Ledger
 from agentq.store.scripts import Scripts, unexpected
 
 Renewal = Literal["OK", "CANCELLING", "LOST"]
@@ -25,10 +27,12 @@ DEATHS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Hints to send, as (run, step), and runs to put right."""
+    """Hints to send, as (run, step), and runs to put right; scopes in which runs are parked; events to log."""
 
     hints: list[tuple[str, int]]
     runs: list[str]
+    parked: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +48,27 @@ class Rescue:
 class Watch:
     """The index of live runs by the time at which they need a look."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts, ledger: Ledger) -> None:
         self._client = client
         self._keys = keys
         self._scripts = scripts
+        self._ledger = ledger
 
     def due(self, lease_ms: int, *, room: int, rescues: int) -> Due:
         """What is due now, the longest due first: up to `room` hints, up to `rescues` runs to put right."""
         reply = self._scripts.call("tick", lease_ms, LOOKS_MAX, room, rescues, GRACE_MS, LONGEST_GRACE_MS)
-        hints, runs = reply
+        hints, runs, parked, events = reply
         steps = [int(step) for step in hints[1::2]]
-        return Due(list(zip(hints[::2], steps, strict=True)), runs)
+        return Due(
+            list(zip(hints[::2], steps, strict=True)), runs, parked, [json.loads(event) for event in events]
+        )
 
     def rescue(self, run_id: str, lease_ms: int) -> Rescue:
         """Put one due run right: see `run_rescue.lua`."""
         reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, DEATHS_MAX)
         match reply:
-            case ["RESCUED", step]:
-                return Rescue("RESCUED", step=int(step), run_id=run_id)
+            case [("RESCUED" | "WOKEN") as verdict, step]:
+                return Rescue(verdict, step=int(step), run_id=run_id)
             case ["ENDED", reason]:
                 return Rescue("ENDED", reason=reason, run_id=run_id)
             case [("NOT_DUE" | "PATIENT" | "GONE") as verdict]:
@@ -87,10 +94,19 @@ class Watch:
         return {str(run): int(due) for run, due in entries}
 
     def sign_on(self, worker: str, seconds: float) -> None:
-        """Count a worker process as alive for so long. Called again and again by its heartbeat."""
-        reply = self._scripts.call("worker_sign_on", worker, round(seconds * 1000))
-        if reply != ["OK"]:
-            raise unexpected("worker_sign_on", reply)
+        """Count a worker process as alive for so long, and notice when the server was rolled back.
+
+        Called again and again by its heartbeat.
+        """
+        process, acknowledged = self._ledger.operations.current()
+        reply = self._scripts.call("worker_sign_on", worker, round(seconds * 1000), process, acknowledged)
+        match reply:
+            case ["OK", _]:
+                return
+            case ["ROLLBACK", known]:
+                self._ledger.rolled_back(int(known))
+            case _:
+                raise unexpected("worker_sign_on", reply)
 
     def sign_off(self, worker: str) -> None:
         """Forget a worker process that stops in good order."""

@@ -75,7 +75,10 @@ class Background:
         """Look at the runs that are due."""
         room = HINTS_A_FREE_SLOT * max(0, self.slots - len(self.bench.leases))
         bench = self.bench
-        for rescue in rescue_due(bench.store.watch, bench.dispatch, lease_ms=bench.lease_ms, room=room):
+        store = bench.store
+        for rescue in rescue_due(
+            store.watch, store.ledger, bench.dispatch, lease_ms=bench.lease_ms, room=room
+        ):
             if rescue.verdict in {"RESCUED", "ENDED"}:
                 log.warning(
                     "tick verdict=%s run=%s step=%s reason=%s",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "agentq/store/lua"
-SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if path.name != "_prelude.lua")
+SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if not path.name.startswith("_"))
 SECTIONS = ("KEYS", "ARGV", "REPLY")
 
 

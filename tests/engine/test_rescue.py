@@ -58,7 +58,7 @@ def test_a_full_worker_still_rescues_and_sends_no_hint(rig: Rig):
     for run in (lost, dead):
         age(rig.store, run)
     bench = rig.bench
-    assert rescue_due(rig.store.watch, bench.dispatch, lease_ms=LEASE_MS, room=0) == [
+    assert rescue_due(rig.store.watch, rig.store.ledger, bench.dispatch, lease_ms=LEASE_MS, room=0) == [
         Rescue("RESCUED", step=0)
     ]
     assert rig.queue == [(dead, 0)]
@@ -69,7 +69,7 @@ def test_a_run_that_waited_for_its_provider_goes_on_although_every_worker_is_ful
     run = rig.submit()
     rig.drain()
     ready(rig.store, run)
-    rescue_due(rig.store.watch, rig.bench.dispatch, lease_ms=LEASE_MS, room=0)
+    rescue_due(rig.store.watch, rig.store.ledger, rig.bench.dispatch, lease_ms=LEASE_MS, room=0)
     rig.drain()
     assert rig.record(run).stop_reason == "finished"
 
@@ -91,5 +91,5 @@ def test_a_hint_that_cannot_be_sent_is_sent_by_a_later_tick(rig: Rig):
     run = rig.submit()
     rig.queue.clear()
     age(rig.store, run)
-    assert rescue_due(rig.store.watch, lambda *_: None, lease_ms=LEASE_MS, room=10) == []
+    assert rescue_due(rig.store.watch, rig.store.ledger, lambda *_: None, lease_ms=LEASE_MS, room=10) == []
     assert finish_or_fail(rig, run).stop_reason == "finished"

@@ -12,6 +12,7 @@ from tests.support.harness import (
     check_invariants,
     claim_run,
     money,
+    reserve,
     steady,
     submit_run,
     twice,
@@ -24,13 +25,13 @@ def lease(store: Store) -> Lease:
     """The second claim of a run that has an escrow of 30 nano-USD and 3 tokens, and spent 70 and 7."""
     submit_run(store, usd=100, tokens=10)
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
+    reserve(store, lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
     store.runs.commit_continue(lease, Delta("{}"), Settlement(f"{lease.fence}:1", "settle", 70, 7))
     return claim_run(store).lease
 
 
 def test_the_whole_escrow_becomes_a_reservation(store: Store, lease: Lease):
-    reply = twice(store, "budget_convert", "r1", lease.fence, 1)
+    reply = twice(store, "budget_convert", "r1", lease.fence, 1, 60_000, 0)
     assert reply == ["OK", f"{lease.fence}:1", "30", "3"]
     assert money(store, "run:r1") == {"us": 70, "ts": 7, "ur": 30, "tr": 3}
     assert store.ledger.open_reservations("r1") == {f"{lease.fence}:1": (30, 3)}
@@ -75,7 +76,7 @@ def test_a_stale_fence_converts_nothing(store: Store, lease: Lease):
 
 
 def test_an_escrow_survives_the_death_of_its_worker_and_not_the_reservation(store: Store, lease: Lease):
-    store.ledger.reserve(lease, 1, usd=0, tokens=0, escrow_usd=30, escrow_tokens=3)
+    reserve(store, lease, 1, usd=0, tokens=0, escrow_usd=30, escrow_tokens=3)
     steady(store)
     age(store, "r1")
     store.watch.rescue("r1", LEASE_MS)

@@ -7,6 +7,7 @@ import redis
 
 from agentq.core.records import Delta, Denied, Granted, Lease, Settlement
 from agentq.store import Store
+from tests.support import harness
 from tests.support.harness import (
     LEASE_MS,
     age,
@@ -15,6 +16,7 @@ from tests.support.harness import (
     claim_run,
     money,
     open_batch,
+    reserve_args,
     steady,
     submit_run,
     twice,
@@ -25,7 +27,7 @@ SCOPES = ("global", "tenant:acme", "batch:b1", "run:r1")
 
 
 def reserve(store: Store, lease: Lease, n: int, usd: int, tokens: int = 0, eu: int = 0, et: int = 0):  # noqa: PLR0917
-    return store.ledger.reserve(lease, n, usd=usd, tokens=tokens, escrow_usd=eu, escrow_tokens=et)
+    return harness.reserve(store, lease, n, usd=usd, tokens=tokens, escrow_usd=eu, escrow_tokens=et)
 
 
 @pytest.fixture
@@ -37,7 +39,11 @@ def lease(store: Store) -> Lease:
 
 
 def test_a_reservation_stands_in_every_scope_of_the_run(store: Store, lease: Lease):
-    assert twice(store, "budget_reserve", "r1", lease.fence, 1, 70, 7, 30, 3) == ["OK", f"{lease.fence}:1"]
+    assert twice(store, "budget_reserve", *reserve_args(lease, 1, (64, 70, 7, 30, 3))) == [
+        "OK",
+        f"{lease.fence}:1",
+        1,
+    ]
     for scope in SCOPES:
         assert money(store, scope) == {"ur": 70, "tr": 7, "ue": 30, "te": 3}
     assert store.ledger.open_reservations("r1") == {f"{lease.fence}:1": (70, 7), "escrow": (30, 3)}
@@ -175,7 +181,7 @@ def test_an_amount_that_is_none_is_refused_before_anything_is_written(
     amounts = ["1", "1", "1", "1"]
     amounts[place] = bad
     with untouched(store), pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
-        call(store, "budget_reserve", "r1", lease.fence, 1, *amounts)
+        call(store, "budget_reserve", *reserve_args(lease, 1, (0, *amounts)))
 
 
 def test_the_boundary_is_exact_near_the_largest_amount(store: Store, lease: Lease):

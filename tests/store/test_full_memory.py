@@ -14,7 +14,16 @@ from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, Granted, Settlement
 from agentq.store.connect import Store, connect
 from agentq.worker.embedded import EmbeddedServer
-from tests.support.harness import LEASE_MS, age, check_invariants, claim_run, state_of, steady, submit_run
+from tests.support.harness import (
+    LEASE_MS,
+    age,
+    check_invariants,
+    claim_run,
+    reserve,
+    state_of,
+    steady,
+    submit_run,
+)
 
 NOTHING_NEW = Delta(head="{}")
 
@@ -36,7 +45,7 @@ def test_work_ends_in_order_and_nothing_is_begun(full_store: Store):
     for run in ("r1", "r2", "r3", "r4", "r5"):
         submit_run(store, run)
         lease = claim_run(store, run).lease
-        granted = store.ledger.reserve(lease, 1, usd=100, tokens=10, escrow_usd=50, escrow_tokens=5)
+        granted = reserve(store, lease, 1, usd=100, tokens=10, escrow_usd=50, escrow_tokens=5)
         assert isinstance(granted, Granted)
         held[run] = (lease, granted.reservation)
     submit_run(store, "queued")
@@ -48,7 +57,7 @@ def test_work_ends_in_order_and_nothing_is_begun(full_store: Store):
         claim_run(store, "queued")
     lease, reservation = held["r1"]
     with pytest.raises(redis.exceptions.OutOfMemoryError):
-        store.ledger.reserve(lease, 2, usd=1, tokens=1, escrow_usd=0, escrow_tokens=0)
+        reserve(store, lease, 2, usd=1, tokens=1, escrow_usd=0, escrow_tokens=0)
 
     assert store.watch.renew([lease], LEASE_MS) == ["OK"]
     settlement = Settlement(reservation, "settle", usd=70, tokens=7)

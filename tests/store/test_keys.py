@@ -21,6 +21,7 @@ from tests.support.harness import (
     due,
     dump,
     open_batch,
+    reserve,
     steady,
     submit_run,
 )
@@ -34,7 +35,7 @@ DELTA = Delta('{"step":1}', ('{"role":"assistant"}',), ('["step"]',), {"pay:1": 
 def end(store: Store, run_id: str, ending: str) -> None:
     """Bring a run to this end, with money in its books."""
     lease = claim_run(store, run_id).lease
-    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     settle = Settlement(f"{lease.fence}:1", "settle", 5, 5)
     match ending:
         case "finished":
@@ -138,7 +139,7 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     open_batch(store, "b9", usd=1000)
     submit_run(store, "live", batch="b9", custom_id="x")
     lease = claim_run(store, "live").lease
-    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     store.runs.commit_wait(lease, DELTA, None, [], 60_000)
     happened.append(seen(store))
     submit_run(store, "again")

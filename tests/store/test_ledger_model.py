@@ -28,6 +28,7 @@ from tests.support.harness import (
     money,
     open_batch,
     ready,
+    reserve,
     steady,
     submit_run,
 )
@@ -176,8 +177,8 @@ class Machine(RuleBasedStateMachine):
         n = max(1, run.requests + (0 if again else 1))
         reservation = f"{lease.fence}:{n}"
         held = run.open.get(reservation, (usd, tokens))
-        answer = self.store.ledger.reserve(
-            lease, n, usd=held[0], tokens=held[1], escrow_usd=escrow, escrow_tokens=escrow
+        answer = reserve(
+            self.store, lease, n, usd=held[0], tokens=held[1], escrow_usd=escrow, escrow_tokens=escrow
         )
         if run.holder != lease:
             assert answer == "STALE"

@@ -17,6 +17,7 @@ from tests.support.harness import (
     due,
     fence_of,
     open_batch,
+    reserve,
     state_of,
     steady,
     submit_run,
@@ -30,7 +31,7 @@ def bring(store: Store, state: RunState) -> Lease:
     open_batch(store)
     submit_run(store, batch="b1", custom_id="x")
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     match state:
         case RunState.QUEUED:
             store.runs.release(lease, delay_ms=0)
@@ -67,8 +68,8 @@ SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
     "scope_limit": lambda store, lease: store.ledger.set_limit("run:r1", usd=1, tokens=1),
     "step_claim": lambda store, lease: store.runs.claim("r1", None, LEASE_MS),
     "lease_renew": lambda store, lease: store.watch.renew([lease], LEASE_MS),
-    "budget_reserve": lambda store, lease: store.ledger.reserve(
-        lease, 2, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1
+    "budget_reserve": lambda store, lease: reserve(
+        store, lease, 2, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1
     ),
     "budget_convert": lambda store, lease: store.ledger.convert(lease, 2),
     "step_commit tools": lambda store, lease: store.runs.commit_tools(lease, EMPTY, settlement(lease)),
@@ -142,7 +143,7 @@ def test_who_held_a_run_that_left_running_can_do_nothing_more_to_it(store: Store
     lease = bring(store, RunState.RUNNING)
     SCRIPTS[script](store, lease)
     state, fence = state_of(store), fence_of(store)
-    assert store.ledger.reserve(lease, 3, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1) == "STALE"
+    assert reserve(store, lease, 3, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1) == "STALE"
     assert store.ledger.convert(lease, 3) == "STALE"
     assert store.watch.renew([lease], LEASE_MS) == ["LOST"]
     other = Settlement(f"{lease.fence}:9", "settle", 5, 5)

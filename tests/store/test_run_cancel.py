@@ -16,6 +16,7 @@ from tests.support.harness import (
     fence_of,
     money,
     open_batch,
+    reserve,
     state_of,
     steady,
     submit_run,
@@ -37,7 +38,7 @@ def test_a_queued_run_ends_at_once(store: Store):
 def test_a_waiting_run_ends_at_once_and_gives_its_escrow_back(store: Store):
     submit_run(store)
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     store.runs.commit_wait(lease, Delta("{}"), None, [], 60_000)
     assert twice(store, "run_cancel", "r1", "by me") == ["CANCELLED"]
     assert money(store, "global") == {"us": 7, "ts": 7, "uf": 7}
@@ -58,7 +59,7 @@ def test_a_running_run_is_only_marked_and_stays_watched(store: Store):
 def test_a_cancelled_run_whose_worker_is_dead_ends_at_its_rescue_charged_in_full(store: Store):
     submit_run(store)
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     store.runs.cancel("r1", "me")
     steady(store)
     age(store, "r1")

@@ -16,6 +16,7 @@ from tests.support.harness import (
     fence_of,
     money,
     open_batch,
+    reserve,
     state_of,
     steady,
     submit_run,
@@ -65,7 +66,7 @@ def test_a_queued_run_is_the_tick_s_business(store: Store):
 def test_a_dead_attempt_is_charged_in_full_and_the_step_is_queued_again(store: Store):
     submit_run(store, usd=100, tokens=10)
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
+    reserve(store, lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
     steady(store)
     age(store, "r1")
     before = store.watch.server_ms()
@@ -97,7 +98,7 @@ def test_the_last_death_on_one_step_ends_the_run_and_closes_its_money(store: Sto
     store.batches.seal("b1")
     for death in range(1, DEATHS_MAX + 1):
         lease = claim_run(store).lease
-        store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+        reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
         steady(store)
         age(store, "r1")
         last = death == DEATHS_MAX
@@ -124,7 +125,7 @@ def test_a_commit_between_deaths_begins_their_count_again(store: Store):
 def test_waiting_past_the_deadline_ends_the_run_without_its_escrow(store: Store):
     submit_run(store)
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     store.runs.commit_wait(lease, Delta("{}"), None, [], 60_000)
     with untouched(store):
         assert rescue(store) == ["NOT_DUE"]

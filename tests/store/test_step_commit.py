@@ -20,6 +20,7 @@ from tests.support.harness import (
     fence_of,
     money,
     open_batch,
+    reserve,
     state_of,
     steady,
     submit_run,
@@ -36,9 +37,7 @@ def lease(store: Store) -> Lease:
     """A claimed run with a reservation of 70 nano-USD and 7 tokens, and an escrow of 30 and 3."""
     submit_run(store, usd=100, tokens=10)
     lease = claim_run(store).lease
-    assert isinstance(
-        store.ledger.reserve(lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3), Granted
-    )
+    assert isinstance(reserve(store, lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3), Granted)
     return lease
 
 
@@ -250,7 +249,7 @@ def test_a_settlement_near_the_largest_amount_is_exact(store: Store):
     largest = 2**53 - 1
     submit_run(store)
     lease = claim_run(store).lease
-    store.ledger.reserve(lease, 1, usd=largest - 1, tokens=largest - 1, escrow_usd=0, escrow_tokens=0)
+    reserve(store, lease, 1, usd=largest - 1, tokens=largest - 1, escrow_usd=0, escrow_tokens=0)
     store.runs.commit_tools(lease, Delta("{}"), Settlement(f"{lease.fence}:1", "settle", largest, largest))
     assert money(store, "global") == {"us": largest, "ts": largest, "uo": 1}
     check_invariants(store, ["r1"])

@@ -20,6 +20,7 @@ from tests.support.harness import (
     dump,
     money,
     ready,
+    reserve,
     state_of,
     steady,
     submit_run,
@@ -33,7 +34,7 @@ def lease(store: Store) -> Lease:
     """A claimed run with a reservation of 70 nano-USD and 7 tokens, and an escrow of 30 and 3."""
     submit_run(store, usd=100, tokens=10)
     lease = claim_run(store).lease
-    granted = store.ledger.reserve(lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
+    granted = reserve(store, lease, 1, usd=70, tokens=7, escrow_usd=30, escrow_tokens=3)
     assert isinstance(granted, Granted)
     return lease
 

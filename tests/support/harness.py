@@ -16,7 +16,17 @@ import pytest
 
 from agentq.agent import Agent, Budgets, Thread
 from agentq.core.lifecycle import RunState
-from agentq.core.records import Claim, RunRecord, RunSpec
+from agentq.core.records import (
+    Claim,
+    Denied,
+    Granted,
+    Lease,
+    Parked,
+    Recovering,
+    RunRecord,
+    RunSpec,
+    Size,
+)
 from agentq.engine.cache import ThreadCache
 from agentq.engine.leases import Leases
 from agentq.engine.rescue import rescue_due
@@ -93,6 +103,28 @@ def claim_run(store: Store, run_id: str = "r1") -> Claim:
     claim = store.runs.claim(run_id, None, LEASE_MS)
     assert claim is not None
     return claim
+
+
+def reserve(
+    store: Store,
+    lease: Lease,
+    n: int = 1,
+    *,
+    usd: int,
+    tokens: int,
+    escrow_usd: int = 0,
+    escrow_tokens: int = 0,
+    policy: str = "deny",
+) -> Granted | Denied | Parked | Recovering | str:
+    """Reserve a request of one size. By default a denial is told and the run is not parked."""
+    size = Size(0, usd, tokens, escrow_usd, escrow_tokens)
+    return store.ledger.reserve(lease, n, [size], policy=policy)
+
+
+def reserve_args(lease: Lease, n: int, *sizes: tuple[int, ...], policy: str = "deny") -> list[str | int]:
+    """The raw arguments of budget_reserve.lua; a size is cap, usd, tokens, escrow usd, escrow tokens."""
+    flat = [number for size in sizes for number in size]
+    return [lease.run_id, lease.fence, n, "me", n, 0, policy, "", 60_000, 0, len(flat), *flat]
 
 
 def age(store: Store, run_id: str) -> None:
@@ -173,7 +205,8 @@ def fence_of(store: Store, run_id: str = "r1") -> int:
 def money(store: Store, scope: str) -> dict[str, int]:
     """A scope's fields that are not zero, without the limits."""
     fields = store.client.hgetall(store.keys.scope(scope))
-    return {str(k): int(v) for k, v in sorted(fields.items()) if k not in {"ul", "tl"} and int(v)}
+    amounts = {"us", "ur", "ue", "ui", "uf", "uo", "ts", "tr", "te", "ti"}
+    return {str(k): int(v) for k, v in sorted(fields.items()) if k in amounts and int(v)}
 
 
 # ── invariants ───────────────────────────────────────────────────────────────────────────────────────
@@ -189,31 +222,38 @@ class _Books:
     escrow: tuple[int, int] = (0, 0)
     overage: int = 0
 
-    def take(self, op: str, reservation: str, usd: int, tokens: int, entry: Mapping[str, str]) -> None:
-        amount = (usd, tokens)
+    def take(self, op: str, reservation: str, deltas: Mapping[str, int]) -> None:
+        d = defaultdict(int, deltas)
+        held = (d["ur"], d["tr"])
+        cost, back = (d["us"], d["ts"]), (-d["ur"], -d["tr"])
+        self.escrow = (self.escrow[0] + d["ue"], self.escrow[1] + d["te"])
+        self.overage += d["uo"]
         match op:
             case "reserve":
-                self.open[reservation] = amount
-                self.escrow = (int(entry["eu"]), int(entry["et"]))
+                self.open[reservation] = held
             case "convert":
-                assert amount == self.escrow
-                self.open[reservation], self.escrow = amount, (0, 0)
+                assert self.escrow == (0, 0)
+                self.open[reservation] = held
             case "settle":
-                self.overage += max(0, usd - self.open.pop(reservation)[0])
-                self.spent[reservation] = amount
+                assert self.open.pop(reservation) == back
+                self.spent[reservation] = cost
             case "forfeit":
-                assert self.open.pop(reservation) == amount
-                self.spent[reservation] = self.forfeited[reservation] = amount
+                assert self.open.pop(reservation) == back == cost
+                self.spent[reservation] = self.forfeited[reservation] = cost
             case "late":
-                self.overage += max(0, usd - self.forfeited.pop(reservation)[0])
-                self.spent[reservation] = amount
+                assert self.forfeited.pop(reservation)[0] == -d["uf"]
+                full = self.spent[reservation]
+                self.spent[reservation] = (full[0] + cost[0], full[1] + cost[1])
             case "release":
-                assert self.open.pop(reservation) == amount
+                assert self.open.pop(reservation) == back
             case "restore":
-                assert self.open.pop(reservation) == amount
-                self.escrow = amount
+                assert self.open.pop(reservation) == back == (d["ue"], d["te"])
+            case "reassert" | "charge" | "adjust":
+                self.spent[f"{op} {len(self.spent)}"] = cost
             case "escrow":
-                self.escrow = (0, 0)
+                assert self.escrow == (0, 0)
+            case "move":
+                pass
             case _:
                 raise AssertionError(f"the log has an unknown operation {op!r}")
 
@@ -233,13 +273,27 @@ class _Books:
         }
 
 
+_NO_RUN = {"alert", "limit", "topup", "freeze", "unfreeze", "winddown", "incident", "move"}
+
+
+def entries_of(store: Store) -> list[dict[str, str]]:
+    """The ledger's log, whose numbers have no gap."""
+    entries: Any = store.client.xrange(store.keys.log)
+    numbers = [int(name.partition("-")[2]) for name, _ in entries]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+    return [entry for _, entry in entries]
+
+
 def fold_log(store: Store) -> dict[str, _Books]:
     """Every run's money by the log: what the accounts must say, had they only the log."""
     books: dict[str, _Books] = defaultdict(_Books)
-    entries: Any = store.client.xrange(store.keys.log)
-    for _, entry in entries:
+    for entry in entries_of(store):
+        if entry["o"] in _NO_RUN:
+            continue
         run_id, _, reservation = entry["i"].partition(":")
-        books[run_id].take(entry["o"], reservation, int(entry["u"]), int(entry["t"]), entry)
+        pairs = entry["d"].split()
+        deltas = dict(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
+        books[run_id].take(entry["o"], reservation, deltas)
     return books
 
 
@@ -260,7 +314,7 @@ def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = Tru
         escrow = held.pop("escrow", (0, 0))
         assert (held, escrow) == (books[run_id].open, books[run_id].escrow), run_id
         forfeits = {
-            name: tuple(map(int, text.split()))
+            name: tuple(map(int, text.split()[:2]))
             for name, text in client.hgetall(keys.run(run_id, "forfeits")).items()
         }
         assert forfeits == books[run_id].forfeited, run_id
@@ -272,6 +326,9 @@ def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = Tru
             total = expected.setdefault(scope, defaultdict(int))
             for name, amount in books[run_id].fields().items():
                 total[name] += amount
+            if run["state"] in {"parked", "waiting"}:
+                total["ui"] += escrow[0]
+                total["ti"] += escrow[1]
     for scope, fields in expected.items():
         _check_scope(store, scope, {name: amount for name, amount in fields.items() if amount}, capped=capped)
     live = sorted(run_id for run_id, run in runs.items() if RunState(run["state"]).is_live)
@@ -426,7 +483,9 @@ class Rig:
 
     def rescue(self) -> list[Rescue]:
         """What a tick does."""
-        return rescue_due(self.store.watch, self.bench.dispatch, lease_ms=LEASE_MS, room=100)
+        return rescue_due(
+            self.store.watch, self.store.ledger, self.bench.dispatch, lease_ms=LEASE_MS, room=100
+        )
 
     def revive(self, run_id: str) -> list[Rescue]:
         """The worker that holds the run is dead and its lease is over: a tick takes the step back."""

@@ -54,7 +54,7 @@ def test_the_wheel_has_the_scripts_the_demo_and_the_type_marker(wheel):
         for path in (ROOT / "agentq").glob(pattern)
         if path.is_file()
     }
-    assert "agentq/store/lua/_prelude.lua" in ours
+    assert "agentq/store/lua/_ledger.lua" in ours
     assert ours <= names
 
 

@@ -1,5 +1,6 @@
 -- Open a batch for loading: create it, or take it up again when it is the same one.
 --
+-- USES  ledger parking runs
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 agent, '' for several   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
 -- REPLY {"OPEN", total} | {"CONFLICT", field, present value}
@@ -19,6 +20,7 @@ if redis.call('EXISTS', batch) == 1 then
   unseal(name)
   return {'OPEN', f[3]}
 end
+open_ledger()
 local now = now_ms()
 redis.call('HSET', batch, 'agent', agent, 'tenant', tenant, 'total', '0', 'ended', '0', 'created', int(now), 'ttl', ARGV[6])
 for _, w in ipairs(wanted) do redis.call('HSET', scope, w[1], w[2]) end

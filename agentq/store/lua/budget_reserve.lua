@@ -1,44 +1,108 @@
--- Set the worst case of one request aside, and the escrow for a later closing turn, in every scope or in none.
--- The reservation's id is its operation id: a replay answers the present state, and only OK permits sending.
+-- Set the worst case of one request aside, and the escrow for a later closing turn, in every scope or in none; a run
+-- that has to wait for money is parked here, so that no wake-up can come in between.
+-- The reservation's id is its operation id: a replay answers its present state, and only OK permits sending.
 --
+-- USES  ledger parking
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
---       4 usd   5 tokens   6 escrow usd   7 escrow tokens (the escrow is set to this, not raised by it)
--- REPLY {"OK", reservation} | {"DENIED", scope, unit, kind, 1 when the run has an escrow} | {"CLOSED"} | {"STALE"}
+--       4 the process that asks   5 its operation number   6 the highest one that was acknowledged before this was sent
+--       7 what a dry account means: park | stop | winddown | deny   8 catalogue of prices or ''   9 ms in park at most
+--      10 n, then n fields and values of the run's hash, written when it is parked
+--         then sizes, the largest first, count of numbers and for each: output cap, usd, tokens, escrow usd,
+--         escrow tokens (the escrow is set to this, not raised by it). A smaller one is taken when there is no money
+--         for a larger one, never because calls in flight are in the way.
+-- REPLY {"OK", reservation, the how-many-th size, from 1} | {"DENIED", scope, unit, kind, 1 when the run has an escrow}
+--       | {"PARKED", scope, unit, kind} | {"RECOVERING", until ms} | {"NO_LEDGER"} | {"CLOSED"} | {"STALE"}
+--       | {"ROLLBACK", the operation number that is known}
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local usd, tokens, escrow_usd, escrow_tokens = amount(ARGV[4]), amount(ARGV[5]), amount(ARGV[6]), amount(ARGV[7])
-local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'fence', 'rn', 'scopes')
-if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
+local run, open = run_key(id), run_key(id) .. ':open'
 local reservation = fence .. ':' .. int(n)
-if n <= tonumber(f[3]) then
-  if redis.call('HEXISTS', run .. ':open', reservation) == 1 then return {'OK', reservation} end
+local mine = 'op:' .. ARGV[4]
+local l = redis.call('HMGET', LEDGER, 'born', 'recovering', mine, 'parked')
+local f = redis.call('HMGET', run, 'state', 'fence', 'scopes', 'parked', 'op')
+if not l[1] then return {'NO_LEDGER'} end
+local known = tonumber(l[3]) or 0
+if known < tonumber(ARGV[6]) then return {'ROLLBACK', int(known)} end
+if f[1] == 'parked' and f[5] == reservation then
+  local p = redis.call('HMGET', run, 'park_scope', 'park_unit', 'park_kind')
+  return {'PARKED', p[1], p[2], p[3]}
+end
+if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
+local h = redis.call('HMGET', open, 'n', 'escrow', reservation)
+local of, number, size = string.match(h[1] or '', '^(%S+) (%d+) (%d+)$')
+if of == fence and n <= tonumber(number) then
+  if h[3] and n == tonumber(number) then return {'OK', reservation, size} end
   return {'CLOSED'}
 end
-local scopes = scopes_in(f[4])
-local held_usd, held_tokens, admitted = escrow_of(run)
-admitted = admitted and '1' or '0'
--- Why this need does not fit into what is left of one limit, or nil when it does.
-local function denial(limit, spent, reserved, escrowed, need)
-  if not limit or spent + reserved + escrowed + need <= limit then return nil end
-  if need > limit then return 'never' end
-  if spent + need > limit then return 'exhausted' end
-  return reserved > 0 and 'wait' or 'winddown'
+if l[2] and tonumber(l[2]) > now_ms() then return {'RECOVERING', l[2]} end
+
+local fields, at = take(10)
+local own, admitted = NOTHING, false
+if h[2] then own, admitted = held(h[2]), true end
+local scopes = scopes_in(f[3])
+local accounts = accounts_of(scopes)
+
+-- Somebody has waited for money longer: nobody is admitted past him, and when he is aged nobody goes on at all.
+local function queue_in_front()
+  if (tonumber(l[4]) or 0) == 0 then return nil end
+  local since = tonumber(f[4]) or now_ms()
+  for _, a in ipairs(accounts) do
+    local head = redis.call('ZRANGE', list_key(a.list), 0, 0, 'WITHSCORES')
+    if head[1] and head[1] ~= id and tonumber(head[2]) < since and (not admitted or now_ms() - head[2] > AGED_MS)
+      and redis.call('HGET', run_key(head[1]), 'park_kind') == 'wait' then
+      return a, redis.call('HGET', run_key(head[1]), 'park_unit'), 'wait'
+    end
+  end
 end
-local function field(value) return tonumber(value) or 0 end
-local known = {}
-for n_th, scope in ipairs(scopes) do
-  local v = redis.call('HMGET', scope_key(scope), 'ul', 'us', 'ur', 'ue', 'tl', 'ts', 'tr', 'te')
-  -- Tokens first, as the loop in one process does: both must give the same reason.
-  local kind = denial(tonumber(v[5]), field(v[6]), field(v[7]), field(v[8]) - held_tokens, tokens + escrow_tokens)
-  if kind then return {'DENIED', scope, 'tokens', kind, admitted} end
-  kind = denial(tonumber(v[1]), field(v[2]), field(v[3]), field(v[4]) - held_usd, usd + escrow_usd)
-  if kind then return {'DENIED', scope, 'usd', kind, admitted} end
-  known[n_th] = {ur = v[3], ue = v[4], tr = v[7], te = v[8]}
+
+local usd, tokens, escrow_usd, escrow_tokens
+local a, unit, kind, taken
+for s = 1, tonumber(ARGV[at]) / 5 do
+  local first = at + 5 * s - 4
+  usd, tokens = amount(ARGV[first + 1]), amount(ARGV[first + 2])
+  escrow_usd, escrow_tokens = amount(ARGV[first + 3]), amount(ARGV[first + 4])
+  a, unit, kind = obstacle(accounts, usd + escrow_usd, tokens + escrow_tokens, own, false, nil)
+  if not a then a, unit, kind = queue_in_front() end
+  taken = s
+  if not a or (kind ~= 'exhausted' and kind ~= 'never') then break end
 end
-redis.call('HSET', run .. ':open', reservation, int(usd) .. ' ' .. int(tokens),
-  'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens))
-redis.call('HSET', run, 'rn', int(n))
-book(scopes, {ur = usd, tr = tokens, ue = escrow_usd - held_usd, te = escrow_tokens - held_tokens}, known)
-log('reserve', id .. ':' .. reservation, usd, tokens, 'eu', int(escrow_usd), 'et', int(escrow_tokens))
-return {'OK', reservation}
+if a then
+  if not parks(a, kind, ARGV[7], admitted) then return {'DENIED', a.list, unit, kind, admitted and '1' or '0'} end
+  forfeit_open(id, run, scopes)
+  park(id, run, scopes, a, unit, kind, int(usd + escrow_usd) .. ' ' .. int(tokens + escrow_tokens), ARGV[7],
+    tonumber(ARGV[9]), reservation, fields)
+  return {'PARKED', a.list, unit, kind}
+end
+
+local windows = windows_text(accounts)
+local more = ARGV[8] ~= '' and {'c', ARGV[8]} or nil
+local names = {}
+for i, account in ipairs(accounts) do names[i] = account.name end
+if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
+  -- A day is over, or a window is new: the escrow goes with the call into the windows that run now.
+  local left, entered = {}, {}
+  for _, name in ipairs(own.windows) do
+    if not string.find(windows, name, 1, true) then left[#left + 1] = name end
+  end
+  for _, account in ipairs(accounts) do
+    if account.window and not string.find(own.rest, account.name, 1, true) then
+      entered[#entered + 1] = account.name
+      account[USD_ESCROWED] = (account[USD_ESCROWED] or 0) + own.usd
+      account[TOKEN_ESCROWED] = (account[TOKEN_ESCROWED] or 0) + own.tokens
+    end
+  end
+  if #left > 0 then post('move', id, left, {ue = -own.usd, te = -own.tokens}) end
+  if #entered > 0 then note('move', id, entered, {ue = own.usd, te = own.tokens}) end
+end
+redis.call('HSET', open, reservation, int(usd) .. ' ' .. int(tokens) .. windows, 'n', fence .. ' ' .. int(n) .. ' ' .. taken,
+  'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens) .. ' ' .. ARGV[at + 5 * taken - 4] .. windows)
+redis.call('HSET', LEDGER, mine, int(math.max(known, tonumber(ARGV[5]))))
+if f[4] then redis.call('HDEL', run, 'parked') end
+post('reserve', id .. ':' .. reservation, names,
+  {ur = usd, tr = tokens, ue = escrow_usd - own.usd, te = escrow_tokens - own.tokens}, more, accounts)
+for _, account in ipairs(accounts) do
+  if account.window and not (account[USD_RESERVED] or account[USD_SPENT] or account[TOKEN_RESERVED]) then
+    redis.call('PEXPIREAT', scope_key(account.name), int(window_end(account.window) + WINDOW_KEPT_MS))
+  end
+end
+return {'OK', reservation, taken}

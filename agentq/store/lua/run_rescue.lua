@@ -1,9 +1,11 @@
--- Put one run right that is due in `watch` and not merely queued: take it from a dead worker, or end it.
+-- Put one run right that is due in `watch` and not merely queued: take it from a dead worker, let it try again for money,
+-- or end it.
 -- Whatever the outcome, its due time moves forward, so one stuck run never hides the rest.
 --
+-- USES  ledger parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 lease ms   3 grace ms   4 deaths on one step that end the run
--- REPLY {"RESCUED", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
+-- REPLY {"RESCUED", step} | {"WOKEN", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
 -- FLAGS allow-oom
 local id, lease, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local run, watch = run_key(id), P .. 'watch'
@@ -11,13 +13,19 @@ local due = redis.call('ZSCORE', watch, id)
 if not due then return {'GONE'} end
 local now = now_ms()
 if tonumber(due) > now then return {'NOT_DUE'} end
-local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes')
+local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes', 'park_till', 'park_unit', 'park_scope')
 local state = f[1]
 if not state or state == 'ended' then
   redis.call('ZREM', watch, id)
   return {'GONE'}
 end
 if state == 'queued' then return {'NOT_DUE'} end
+if state == 'parked' then
+  -- Its window is new, or it has waited for money as long as any run may: then its closing turn is made.
+  if now >= tonumber(f[5]) then redis.call('HSET', run, 'wind', f[6] .. ' ' .. f[7]) end
+  resume(id, run, scopes_in(f[4]))
+  return {'WOKEN', f[2]}
+end
 if state == 'waiting' then
   end_run(id, run, 'approval_expired', now, {})
   return {'ENDED', 'approval_expired'}

@@ -1,6 +1,7 @@
 -- Create a run: queued, watched, its own limits set. A custom_id makes it unique in its batch or tenant.
 -- A batch that somebody else has sealed meanwhile is open again: it is not over before this loader says so too.
 --
+-- USES  ledger parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 custom_id or ''   3 content hash   4 batch or ''   5 tenant
 --       6 scopes, widest first, separated by spaces
@@ -26,6 +27,7 @@ if custom ~= '' then
     return {known_hash == hash and 'EXISTS' or 'CONFLICT', known_run}
   end
 end
+open_ledger()
 local now, ttl = now_ms(), ARGV[10]
 local fields, at = take(11)
 local messages, hint
@@ -37,7 +39,7 @@ if batch ~= '' then
   -- A run that outlived its batch would book a late bill on an account that has expired.
   ttl = b[2] or ttl
 end
-redis.call('HSET', run, 'state', 'queued', 'step', '0', 'phase', 'model', 'fence', '0-', 'rn', '0', 'hash', hash,
+redis.call('HSET', run, 'state', 'queued', 'step', '0', 'phase', 'model', 'fence', '0-', 'hash', hash,
   'custom_id', custom, 'batch', batch, 'tenant', tenant, 'scopes', ARGV[6], 'created', int(now), 'ttl', ttl,
   unpack(fields))
 for i = 1, #messages do redis.call('RPUSH', run .. ':msgs', messages[i]) end

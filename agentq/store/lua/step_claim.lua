@@ -4,10 +4,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 step that the message asks for, or '' for any   3 nonce, also the operation id   4 lease ms
 --       5 the last commit whose thread the caller has, or ''
--- REPLY {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec [, head, messages, trace, cached results]}
+-- REPLY {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '' [, head, messages, trace, cached results]}
 --       (messages and trace as one JSON array each, cached results as names and values; without them when
---       the caller has the thread)
---       | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
+--       the caller has the thread; wind: the unit and the scope for which it has waited too long)
+--       | {"RECOVERING"} | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
 local id, nonce = ARGV[1], ARGV[3]
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints', 'started')
@@ -19,17 +19,19 @@ if not replay then
   if state == 'running' or state == 'cancelling' then return {'BUSY'} end
   if state ~= 'queued' then return {'CLOSED'} end
   if f[4] and tonumber(f[4]) > now then return {'NOT_YET'} end
+  local recovering = redis.call('HGET', LEDGER, 'recovering')
+  if recovering and tonumber(recovering) > now then return {'RECOVERING'} end
   if ARGV[2] ~= '' and ARGV[2] ~= f[2] then return {'STALE'} end
   fence = int(fence_int(fence) + 1) .. '-' .. nonce
-  redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now), 'rn', '0')
+  redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now))
   if not f[6] then redis.call('HSET', run, 'started', int(now)) end
   if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
-local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'head', 'op')
-if ARGV[5] ~= '' and ARGV[5] == r[8] then
-  return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6]}
+local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'wind', 'head', 'op')
+if ARGV[5] ~= '' and ARGV[5] == r[9] then
+  return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or ''}
 end
-return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7],
+return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or '', r[8],
   json_array(redis.call('LRANGE', run .. ':msgs', 0, -1)), json_array(redis.call('LRANGE', run .. ':trace', 0, -1)),
   redis.call('HGETALL', run .. ':cache')}

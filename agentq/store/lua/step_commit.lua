@@ -1,5 +1,6 @@
 -- Make part of a step final: thread, bill and progress move together, or only the bill when the fence is stale.
 --
+-- USES  ledger parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id
 --       4 outcome: tools | continue | wait | end   5 stop reason (end) or deadline ms from now (wait) or ''
@@ -21,7 +22,7 @@ if f[3] == op then
 end
 local usd, tokens = amount(ARGV[9]), amount(ARGV[10])
 local now, scopes = now_ms(), scopes_in(f[8])
-if ARGV[7] ~= '' then close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) end
+if ARGV[7] ~= '' and close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) then wake(scopes) end
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 local fields, at = take(11)
@@ -58,5 +59,6 @@ else
   fields[#fields + 1] = int(now + tonumber(ARGV[5]))
   requeue(id, run, now, now + tonumber(ARGV[5]), fields)
   redis.call('HSET', run, 'state', 'waiting')
+  mark_idle(run, scopes, 1)
 end
 return {'OK'}

@@ -1,5 +1,6 @@
 -- Give a step back without progress: its reservation closed, the run queued again, at once or after a delay.
 --
+-- USES  ledger parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id   4 delay ms   5 grace ms until a lost message is sent again
 --       6 reservation or ''   7 how it closes   8 usd   9 tokens
@@ -18,7 +19,7 @@ end
 local usd, tokens = amount(ARGV[8]), amount(ARGV[9])
 local now = now_ms()
 local scopes = scopes_in(f[5])
-if ARGV[6] ~= '' then close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) end
+if ARGV[6] ~= '' and close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) then wake(scopes) end
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 forfeit_open(id, run, scopes)

@@ -2,10 +2,11 @@
 -- A queued run is looked at and moved forward here, also where this worker has no room for it, so that
 -- a long queue neither hides the runs of dead workers nor fills with doubles.
 --
+-- USES  ledger parking runs
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
--- REPLY {{run, step, run, step, …}, {run, run, …}}
+-- REPLY {{run, step, run, step, …}, {run, run, …}, {scopes in which runs are parked}, {events to be logged}}
 -- FLAGS allow-oom
 local room, rescues = tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -30,4 +31,5 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
     due[#due + 1] = id
   end
 end
-return {hints, due}
+local lists = (tonumber(redis.call('HGET', LEDGER, 'parked')) or 0) > 0 and redis.call('SMEMBERS', P .. 'parked') or {}
+return {hints, due, lists, redis.call('LPOP', P .. 'events', 20) or {}}

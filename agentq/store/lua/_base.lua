@@ -1,0 +1,73 @@
+-- In front of every script. KEYS[1] is the routing key, `{aq:<namespace>}:`; all other keys are built from
+-- it here, as in `store/keys.py`.
+local P = KEYS[1]
+local LEDGER = P .. 'ledger'
+
+local function run_key(id) return P .. 'run:' .. id end
+local function scope_key(scope) return P .. 'scope:' .. scope end
+
+-- Redis owns the clock. It stands still while a script runs.
+local clock
+local function now_ms()
+  if not clock then
+    local t = redis.call('TIME')
+    clock = t[1] * 1000 + math.floor(t[2] / 1000)
+  end
+  return clock
+end
+
+-- A number as Redis wants it: never 1e+15, never -0.
+local function int(n) return string.format('%.0f', n + 0) end
+
+-- An amount from the caller: a whole number up to 2^53-1, or the script fails before it has written.
+local function amount(s)
+  local whole = s and (s == '0' or string.find(s, '^[1-9]%d*$')) and #s <= 16
+  if not whole or tonumber(s) > 9007199254740991 then
+    error({err = 'ERR agentq: not an amount: ' .. tostring(s)})
+  end
+  return tonumber(s)
+end
+
+-- The same with a sign.
+local function signed(s)
+  if string.sub(s or '', 1, 1) == '-' and s ~= '-0' then return -amount(string.sub(s, 2)) end
+  return amount(s)
+end
+
+local function fence_int(fence) return tonumber(string.match(fence, '^(%d+)')) end
+local function fence_nonce(fence) return string.match(fence, '^%d+%-(.*)$') end
+-- Leaving `running` raises the fence; the nonce of the next claim is not known yet.
+local function raised(fence) return int(fence_int(fence) + 1) .. '-' end
+
+-- The holder of a run that is being cancelled: the fence was raised once, over the same nonce.
+local function was_holder(state, current, mine)
+  return state == 'cancelling' and fence_nonce(current) == fence_nonce(mine)
+    and fence_int(current) == fence_int(mine) + 1
+end
+
+-- A run's scopes, from the field `scopes` of its hash.
+local function scopes_in(text)
+  local list = {}
+  for scope in string.gmatch(text or '', '%S+') do list[#list + 1] = scope end
+  return list
+end
+
+-- The JSON array of texts that are JSON already: one reply instead of many.
+local function json_array(texts) return '[' .. table.concat(texts, ',') .. ']' end
+
+-- Read a counted list of arguments at `at` (none at the end of all: an empty list); answers it and the next place.
+local function take(at)
+  local count, list = tonumber(ARGV[at] or 0), {}
+  for i = 1, count do list[i] = ARGV[at + i] end
+  return list, at + count + 1
+end
+
+-- Something that a person should hear of: a worker's next tick takes it from here and logs it.
+local function announce(event)
+  event.at = int(now_ms())
+  redis.call('RPUSH', P .. 'events', cjson.encode(event))
+  redis.call('LTRIM', P .. 'events', -1000, -1)
+end
+
+-- The first script of a namespace opens its ledger. A reserve without one is refused.
+local function open_ledger() redis.call('HSETNX', LEDGER, 'born', int(now_ms())) end

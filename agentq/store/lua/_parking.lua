@@ -1,0 +1,179 @@
+-- Runs that wait for money, and who of them goes on when some comes back. Needs _base and _ledger.
+--
+-- `parked:<list>` holds the runs that do not fit into one scope (or its windows), by the time at which each began to wait
+-- for money, which it keeps when it is parked again. `parked` are the lists that have somebody.
+local AGED_MS = 60000
+local WOKEN_AT_ONCE = 8
+
+-- ── does it fit? ────────────────────────────────────────────────────────────────────────────────
+-- Why a need does not fit into one limit: more than all of it (never), more than is not spent (exhausted), only in the
+-- way of escrows that lie idle (winddown), or of calls and runs at work (wait).
+local function why(a, unit, limit, spent, need, own_idle)
+  if need > limit then return 'never' end
+  if spent + need > limit then return 'exhausted' end
+  local idle = (tonumber(redis.call('HGET', scope_key(a.name), unit .. 'i')) or 0) - own_idle
+  return spent + idle + need > limit and 'winddown' or 'wait'
+end
+
+-- The first account into which a need (the call and the escrow together) does not fit, in which unit and why; nil when
+-- it fits everywhere. `own` is the escrow that the run holds, `parked` whether it is counted idle, `promised` what was
+-- promised to others in this script: account name to {usd, tokens}.
+local function obstacle(accounts, usd, tokens, own, parked, promised)
+  for _, a in ipairs(accounts) do
+    if a[WORDS] and string.find(a[WORDS], 'frozen', 1, true) then return a, 'usd', 'frozen' end
+    local own_usd, own_tokens = own.usd, own.tokens
+    if a.window and not string.find(own.rest, a.name, 1, true) then own_usd, own_tokens = 0, 0 end
+    local taken = promised and promised[a.name]
+    -- Tokens first, as the loop in one process does: both must give the same reason.
+    local limit = tonumber(a[TOKEN_LIMIT])
+    if limit then
+      local spent = tonumber(a[TOKEN_SPENT]) or 0
+      local used = spent + (a[TOKEN_RESERVED] or 0) + (a[TOKEN_ESCROWED] or 0) - own_tokens + (taken and taken[2] or 0)
+      if used + tokens > limit then
+        return a, 'tokens', why(a, 't', limit, spent, tokens, parked and own_tokens or 0)
+      end
+    end
+    limit = tonumber(a[USD_LIMIT])
+    if limit then
+      local spent = tonumber(a[USD_SPENT]) or 0
+      local used = spent + (a[USD_RESERVED] or 0) + (a[USD_ESCROWED] or 0) - own_usd + (taken and taken[1] or 0)
+      if used + usd > limit then return a, 'usd', why(a, 'u', limit, spent, usd, parked and own_usd or 0) end
+    end
+  end
+  return nil
+end
+
+-- Whether a run that is denied like this is parked; otherwise its closing turn is due. `policy` is the run's: park, stop,
+-- winddown, or deny (never park). What a scope says itself goes before it.
+local function parks(a, kind, policy, admitted)
+  if kind == 'frozen' then return true end
+  if policy == 'deny' or kind == 'never' then return false end
+  if kind == 'wait' then return true end
+  if string.sub(a.list, 1, 4) == 'run:' then return false end
+  local words = a[WORDS] or ''
+  local chosen = string.match(words, 'park') or string.match(words, 'stop') or string.match(words, 'winddown') or policy
+  -- A run without an escrow is in nobody's way: it can wait for what others hold.
+  if kind == 'winddown' then return chosen == 'park' or not admitted end
+  return chosen == 'park'
+end
+
+-- ── park and unpark ─────────────────────────────────────────────────────────────────────────────
+local function list_key(list) return P .. 'parked:' .. list end
+
+local function enlist(list, id, since)
+  if redis.call('ZADD', list_key(list), int(since), id) == 1 then
+    redis.call('SADD', P .. 'parked', list)
+    redis.call('HSET', LEDGER, 'parked', redis.call('SCARD', P .. 'parked'))
+  end
+end
+
+local function strike(list, id)
+  redis.call('ZREM', list_key(list), id)
+  if redis.call('EXISTS', list_key(list)) == 0 then
+    redis.call('SREM', P .. 'parked', list)
+    redis.call('HDEL', LEDGER, 'sweep:' .. list)
+    redis.call('HSET', LEDGER, 'parked', redis.call('SCARD', P .. 'parked'))
+  end
+end
+
+-- When somebody must look at a parked run without being asked: at the window's end, or when it has waited too long.
+local function look_at(a, kind, till)
+  if a.window and kind ~= 'never' then return math.min(till, window_end(a.window)) end
+  return till
+end
+
+-- Leave `running` and wait for money. The escrow stays. `need` is `usd tokens`, the call and the escrow together.
+local function park(id, run, scopes, a, unit, kind, need, policy, park_ms, op, fields)
+  local now = now_ms()
+  local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms', 'parked')
+  local since = tonumber(f[4]) or now
+  local spent = (tonumber(f[3]) or 0) + math.max(0, now - (tonumber(f[2]) or now))
+  local till = since + park_ms
+  mark_idle(run, scopes, 1)
+  redis.call('HSET', run, 'state', 'parked', 'fence', raised(f[1]), 'ms', int(spent), 'parked', int(since),
+    'park_scope', a.list, 'park_unit', unit, 'park_kind', kind, 'park_need', need, 'park_policy', policy,
+    'park_till', int(till), 'op', op, unpack(fields))
+  enlist(a.list, id, since)
+  redis.call('ZADD', P .. 'watch', int(look_at(a, kind, till)), id)
+end
+
+-- Leave `parked`, for whatever comes next.
+local function unpark(id, run, scopes)
+  mark_idle(run, scopes, -1)
+  strike(redis.call('HGET', run, 'park_scope'), id)
+  redis.call('HDEL', run, 'park_scope', 'park_unit', 'park_kind', 'park_need', 'park_policy', 'park_till')
+end
+
+-- Let a parked run try again: it is queued, due at once, and keeps its place in case it is denied again.
+local function resume(id, run, scopes)
+  unpark(id, run, scopes)
+  local now = int(now_ms())
+  redis.call('HSET', run, 'state', 'queued', 'not_before', now)
+  redis.call('ZADD', P .. 'watch', now, id)
+end
+
+-- ── wake ────────────────────────────────────────────────────────────────────────────────────────
+-- Look at one parked run. Answers 'woken', 'moved' (to the list of the scope that blocks it), 'stays' or 'blocks' (it has
+-- waited so long that nobody may overtake it).
+local function look(list, id, since, promised)
+  local run = run_key(id)
+  local f = redis.call('HMGET', run, 'state', 'scopes', 'park_need', 'park_kind', 'park_policy', 'park_till', 'park_unit')
+  if f[1] ~= 'parked' then
+    strike(list, id)
+    return 'moved'
+  end
+  local scopes = scopes_in(f[2])
+  local own, admitted = escrow_of(run)
+  local need = held(f[3])
+  local accounts = accounts_of(scopes)
+  local a, unit, kind = obstacle(accounts, need.usd, need.tokens, own, true, promised)
+  if not a then
+    for _, account in ipairs(accounts) do
+      local taken = promised[account.name] or {0, 0}
+      local counted = not account.window or string.find(own.rest, account.name, 1, true)
+      promised[account.name] = {taken[1] + need.usd - (counted and own.usd or 0),
+        taken[2] + need.tokens - (counted and own.tokens or 0)}
+    end
+    resume(id, run, scopes)
+    return 'woken'
+  end
+  if not parks(a, kind, f[5], admitted) then
+    resume(id, run, scopes)
+    return 'woken'
+  end
+  if kind ~= f[4] or unit ~= f[7] or a.list ~= list then
+    redis.call('HSET', run, 'park_kind', kind, 'park_unit', unit, 'park_scope', a.list)
+    redis.call('ZADD', P .. 'watch', int(look_at(a, kind, tonumber(f[6]))), id)
+  end
+  if a.list ~= list then
+    enlist(a.list, id, since)
+    strike(list, id)
+    return 'moved'
+  end
+  return kind == 'wait' and now_ms() - since > AGED_MS and 'blocks' or 'stays'
+end
+
+-- Look at some of a list, the longest waiting first. Answers how many were woken and how many stay before the place
+-- that was reached, and whether that is the end of the list.
+local function wake_list(list, first, count)
+  local found = redis.call('ZRANGE', list_key(list), first, first + count - 1, 'WITHSCORES')
+  local promised, woken, stay = {}, 0, 0
+  for i = 1, #found, 2 do
+    local verdict = look(list, found[i], tonumber(found[i + 1]), promised)
+    if verdict == 'blocks' then return woken, first + stay, true end
+    if verdict == 'woken' then woken = woken + 1 end
+    if verdict == 'stays' then stay = stay + 1 end
+  end
+  return woken, first + stay, #found < 2 * count
+end
+
+-- Money came back to these scopes: the first of each list may go on. The tick looks at the others.
+local function wake(scopes)
+  local lists = tonumber(redis.call('HGET', LEDGER, 'parked')) or 0
+  if lists == 0 then return end
+  for _, scope in ipairs(scopes) do
+    for _, list in ipairs({scope, scope .. '@day', scope .. '@month'}) do
+      if redis.call('EXISTS', list_key(list)) == 1 then wake_list(list, 0, WOKEN_AT_ONCE) end
+    end
+  end
+end

@@ -1,0 +1,95 @@
+-- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger and _parking.
+local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits'}
+local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
+
+-- An account and what the checkpoint says of it come and go together.
+local function expire_account(account, ttl)
+  redis.call('PEXPIRE', scope_key(account), ttl)
+  redis.call('PEXPIRE', P .. 'checkpoint:' .. account, ttl)
+end
+
+local function persist_account(account)
+  redis.call('PERSIST', scope_key(account))
+  redis.call('PERSIST', P .. 'checkpoint:' .. account)
+end
+
+-- Rows are being added, perhaps to a batch that was over.
+local function unseal(batch)
+  local key = P .. 'batch:' .. batch
+  redis.call('HDEL', key, 'sealed')
+  for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', key .. part) end
+  persist_account('batch:' .. batch)
+end
+
+-- A batch is over when it is sealed and all its runs are: from then on its keys have an end.
+local function close_batch(batch)
+  local key = P .. 'batch:' .. batch
+  local f = redis.call('HMGET', key, 'sealed', 'total', 'ended', 'ttl')
+  if f[1] ~= '1' or (tonumber(f[2]) or 0) > (tonumber(f[3]) or 0) then return end
+  for _, part in ipairs(BATCH_PARTS) do redis.call('PEXPIRE', key .. part, f[4]) end
+  expire_account('batch:' .. batch, f[4])
+end
+
+-- End a run: money closed, counters moved, every key given an end. `fields` are set beside the reason.
+local function end_run(id, run, reason, now, fields)
+  local f = redis.call('HMGET', run, 'fence', 'batch', 'ttl', 'claimed', 'ms', 'state',
+    'tenant', 'custom_id', 'scopes')
+  local scopes = scopes_in(f[9])
+  if f[6] == 'parked' then unpark(id, run, scopes) elseif f[6] == 'waiting' then mark_idle(run, scopes, -1) end
+  forfeit_open(id, run, scopes)
+  release_escrow(id, run, scopes)
+  redis.call('DEL', run .. ':open')
+  local spent = tonumber(f[5]) or 0
+  if f[4] and (f[6] == 'running' or f[6] == 'cancelling') then spent = spent + math.max(0, now - tonumber(f[4])) end
+  redis.call('HSET', run, 'state', 'ended', 'stop_reason', reason, 'ended', int(now), 'fence', raised(f[1]),
+    'ms', int(spent), unpack(fields))
+  redis.call('HDEL', run, 'pending', 'deadline', 'not_before', 'hints', 'parked', 'wind')
+  redis.call('ZREM', P .. 'watch', id)
+  for _, part in ipairs(RUN_PARTS) do redis.call('PEXPIRE', run .. part, f[3]) end
+  expire_account('run:' .. id, f[3])
+  if f[2] and f[2] ~= '' then
+    local batch = P .. 'batch:' .. f[2]
+    redis.call('SREM', batch .. ':open', id)
+    redis.call('HINCRBY', batch, 'ended', 1)
+    redis.call('HINCRBY', batch, 'stop:' .. reason, 1)
+    close_batch(f[2])
+  elseif f[8] ~= '' then
+    redis.call('PEXPIRE', P .. 'ids:' .. f[7] .. ':' .. f[8], f[3])
+  end
+  wake(scopes)
+end
+
+-- Why a worker may not go on with a run that it once claimed, or nil when it may. The holder of a run that
+-- is being cancelled ends it here: its bill is booked, and nobody waits for its lease.
+local function refusal(id, run, state, current, mine, op, now)
+  if state == 'running' and current == mine then return nil end
+  if not was_holder(state, current, mine) then return {'STALE'} end
+  end_run(id, run, 'cancelled', now, {'op', op})
+  return {'CANCELLED'}
+end
+
+-- Back to `queued`: anyone may claim the run from now on, or from `due` when it is delayed.
+local function requeue(id, run, now, due, fields)
+  local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms')
+  local spent = (tonumber(f[3]) or 0) + math.max(0, now - (tonumber(f[2]) or now))
+  redis.call('HSET', run, 'state', 'queued', 'fence', raised(f[1]), 'ms', int(spent), unpack(fields))
+  redis.call('ZADD', P .. 'watch', int(due), id)
+end
+
+-- After an outage nobody is rescued too early: a gap since the last tick, or time going back, gives
+-- every lease one full term to be renewed first, at most once in three terms. Answers until when.
+-- A gap is a third of a lease without a tick, as long as a heartbeat may take: 5 s by default, never under 1.5 s.
+local function patience(now, lease_ms)
+  local gap_ms = math.min(5000, math.max(1500, lease_ms / 3))
+  local f = redis.call('HMGET', P .. 'clock', 'tick', 'patience', 'granted')
+  local tick, till, granted = tonumber(f[1]) or 0, tonumber(f[2]) or 0, tonumber(f[3]) or 0
+  local gap = now - tick > gap_ms or now < tick
+  if gap and (now > granted + 3 * lease_ms or now < granted) then
+    till = now + lease_ms
+    redis.call('HSET', P .. 'clock', 'tick', int(now), 'patience', int(till), 'granted', int(now))
+  elseif now - tick >= 500 or now < tick then
+    redis.call('HSET', P .. 'clock', 'tick', int(now))
+  end
+  return till
+end
+

@@ -1,0 +1,25 @@
+-- Book something by hand: a charge that agentq did not make, or a correction with a sign. In the scope, in those around it,
+-- and in their running windows. A fact, so it is not refused for want of budget.
+--
+-- USES  ledger parking operator
+-- KEYS  1 routing key
+-- ARGV  1 operation id   2 actor   3 reason   4 scope   5 charge or adjust   6 nano-USD, with a sign   7 tokens, with a sign
+-- REPLY {"OK", spent nano-USD, spent tokens} | {"MISSING"} (no such run or batch)
+--       | {"BELOW_ZERO", account} (more would be taken back than was spent there)
+-- FLAGS allow-oom
+local before = replayed(ARGV[1])
+if before then return before end
+local usd, tokens = signed(ARGV[6]), signed(ARGV[7])
+open_ledger()
+local accounts, scopes = chain_of(ARGV[4])
+if not accounts then return {'MISSING'} end
+local spent
+for _, account in ipairs(accounts) do
+  local f = redis.call('HMGET', scope_key(account), 'us', 'ts')
+  local after = {(tonumber(f[1]) or 0) + usd, (tonumber(f[2]) or 0) + tokens}
+  if after[1] < 0 or after[2] < 0 then return {'BELOW_ZERO', account} end
+  if account == ARGV[4] then spent = after end
+end
+post(ARGV[5], ARGV[4], accounts, {us = usd, ts = tokens}, {'a', ARGV[2], 'r', ARGV[3]})
+if usd < 0 or tokens < 0 then wake(scopes) end
+return done(ARGV[1], {'OK', int(spent[1]), int(spent[2])})

@@ -1,0 +1,13 @@
+-- Stop a scope, or let it go on: while it is frozen nothing is reserved in it, and what is sent already is still booked.
+--
+-- USES  ledger parking operator
+-- KEYS  1 routing key
+-- ARGV  1 operation id   2 actor   3 reason   4 scope   5 1 to freeze, 0 to let it go on
+-- REPLY {"OK"}
+if replayed(ARGV[1]) then return {'OK'} end
+open_ledger()
+local on = ARGV[5] == '1'
+set_word(ARGV[4], 'frozen', on)
+note(on and 'freeze' or 'unfreeze', ARGV[4], {ARGV[4]}, {}, {'a', ARGV[2], 'r', ARGV[3]})
+if not on then wake({ARGV[4]}) end
+return done(ARGV[1], {'OK'})

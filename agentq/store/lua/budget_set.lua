@@ -1,0 +1,41 @@
+-- Set the limits of a scope or of its windows (`tenant:acme@day`), and what it means when they are reached.
+--
+-- USES  ledger parking operator
+-- KEYS  1 routing key
+-- ARGV  1 operation id   2 actor   3 reason   4 scope   5 limit in nano-USD, '' for none, '=' as it is   6 likewise tokens
+--       7 park, stop, winddown, '' for the run's own choice, '=' as it is
+--       8 1: a default, which never goes over what an operator has set, else 0
+-- REPLY {"OK"}
+local scope, default = ARGV[4], ARGV[8] == '1'
+if not default and replayed(ARGV[1]) then return {'OK'} end
+local wanted = {}
+for i, field in ipairs({'ul', 'tl'}) do
+  local text = ARGV[4 + i]
+  if text ~= '=' then wanted[field] = text == '' and '' or int(amount(text)) end
+end
+open_ledger()
+local key, told = scope_key(scope), {}
+for _, field in ipairs({'ul', 'tl'}) do
+  local limit = wanted[field]
+  if limit then
+    local f = redis.call('HMGET', key, field, 'd' .. field)
+    local now, by_default = f[1] or '', f[2] or ''
+    -- A default stands as long as nobody has touched it.
+    if default and now ~= by_default then limit = now end
+    if default and limit ~= now then redis.call('HSET', key, 'd' .. field, limit) end
+    if limit ~= now then
+      if limit == '' then redis.call('HDEL', key, field) else redis.call('HSET', key, field, limit) end
+      told[#told + 1] = field .. ' ' .. (now == '' and '-' or now) .. ' ' .. (limit == '' and '-' or limit)
+    end
+  end
+end
+if ARGV[7] ~= '=' then
+  for _, word in ipairs({'park', 'stop', 'winddown'}) do set_word(scope, word, word == ARGV[7]) end
+  told[#told + 1] = 'on_exhausted ' .. (ARGV[7] == '' and '-' or ARGV[7])
+end
+if #told > 0 then
+  note('limit', scope, {scope}, {}, {'w', table.concat(told, ', '), 'a', ARGV[2], 'r', ARGV[3]})
+  limit_changed(scope)
+end
+if not default then done(ARGV[1], {'OK'}) end
+return {'OK'}
