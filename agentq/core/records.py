@@ -133,7 +133,8 @@ class Granted:
 class Denied:
     """No scope was touched, and the run is not parked.
 
-    `kind` is wait, winddown, exhausted or never, `unit` usd or tokens. `admitted`: the run holds the money of its closing turn.
+    `kind` is wait, winddown, exhausted or never, `unit` usd or tokens. `admitted`: the run holds the
+    money of its closing turn.
     """
 
     scope: str

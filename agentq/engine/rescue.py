@@ -1,4 +1,4 @@
-"""The tick's work: look at the runs that are due and put each one right, and let go on who has money again."""
+"""The tick's work: put right each run that is due, and let go on who has money again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: in
 
 
 def sweep(ledger: Ledger, scopes: Iterable[str]) -> None:
-    """Let those parked runs of these scopes go on for which there is money; the next tick sends their hints."""
+    """Let the parked runs of these scopes go on for which there is money; the next tick sends hints."""
     for scope in scopes:
         for _ in range(SWEEPS_A_TICK):
             _, over = ledger.sweep(scope)

@@ -33,7 +33,7 @@ Refusal = Literal["STALE", "CLOSED"]
 
 PARK_MS = 7 * 86_400_000
 RECOVER_MS = 20_000
-"""How long nothing is reserved after a rollback: a lease and a heartbeat, so that all have said what they hold."""
+"""How long nothing is reserved after a rollback: a lease and a heartbeat; then all have said what they hold."""
 SWEEP = 64
 """Parked runs that one script of a sweep looks at."""
 
@@ -95,9 +95,9 @@ class Ledger:
         Args:
             lease: the step's.
             n: the how-many-th request of this claim, from 1: the reservation's own number.
-            sizes: what the request may be cut to, the largest first. A smaller one is granted only where there
-                is no money for a larger one.
-            policy: what a dry scope means that says nothing itself: park, stop, winddown or deny (never park).
+            sizes: what the request may be cut to, the largest first. A smaller one is granted only where
+                there is no money for a larger one.
+            policy: what a dry scope means that says nothing: park, stop, winddown or deny (never park).
             catalogue: the hash of the prices that the worst case was computed with.
             park_ms: how long the run may be parked, all its times together.
             fields: written into the run's hash when it is parked.
@@ -162,7 +162,7 @@ class Ledger:
     # ── a server that has lost writes ────────────────────────────────────────────────────────────
 
     def rolled_back(self, known: int) -> int:
-        """The server knows no operation of this process above `known`: say so to all. Answers until when (ms)."""
+        """The server knows no operation of this process above `known`: tell all. Answers until when (ms)."""
         loss = self.operations.rolled_back(known)
         usd = sum(reserved.usd for reserved in loss.reserved)
         tokens = sum(reserved.tokens for reserved in loss.reserved)
@@ -202,7 +202,7 @@ class Ledger:
     def reassert(self, lease: Lease, settlement: Settlement) -> bool:
         """Book a call whose reservation a rollback has taken; False when it was not lost, or is in the books.
 
-        A commit that was answered STALE or MISSING has booked its bill, unless the server forgot the reservation.
+        A commit that was answered STALE or MISSING has booked its bill, unless the reservation was forgotten.
         """
         if settlement.how not in {"settle", "estimate", "forfeit"}:
             return False
@@ -223,7 +223,7 @@ class Ledger:
     # ── runs that wait for money ─────────────────────────────────────────────────────────────────
 
     def parked(self, scope: str) -> list[str]:
-        """The runs that wait for money of this scope, or of its windows (`tenant:acme@day`); the longest first."""
+        """The runs that wait for money of this scope or window (`tenant:acme@day`), the longest first."""
         return [str(run) for run in self._client.zrange(self._keys.parked(scope), 0, -1)]
 
     def sweep(self, scope: str) -> tuple[int, bool]:
@@ -315,7 +315,7 @@ class Ledger:
                 raise unexpected("budget_book", reply)
 
     def winddown(self, scope: str, *, actor: Actor, at_most: int = 100) -> tuple[int, int]:
-        """Let runs that are parked in a scope make their closing turns; answers how many, and how many are left."""
+        """Let runs that are parked in a scope make their closing turns: how many, and how many are left."""
         reply = self._scripts.call("budget_winddown", scope, at_most, actor.by, actor.reason)
         match reply:
             case ["OK", wound, left]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 REMEMBERED = 10_000
 """Reservations of which a process knows what they were about."""
 SILENT_SECONDS = 12 * 3600
-"""After so long without a reservation a process takes a new name: the server forgets a silent one after a day."""
+"""After so long without a reservation a process takes a new name: the server forgets the silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a rollback has taken from this process. `seconds` is how long ago the first of it was acknowledged."""
+    """What a rollback has taken from this process; `seconds`: how long ago the first was acknowledged."""
 
     process: str
     known: int

@@ -27,7 +27,7 @@ DEATHS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Hints to send, as (run, step), and runs to put right; scopes in which runs are parked; events to log."""
+    """Hints to send, as (run, step); runs to put right; scopes with parked runs; events to log."""
 
     hints: list[tuple[str, int]]
     runs: list[str]
