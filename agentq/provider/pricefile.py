@@ -159,7 +159,9 @@ def parse_prices(text: str, where: str) -> PriceFile:
         sources = _sources(data.get("sources", {}))
         entries = tuple(_entry(index, raw) for index, raw in enumerate(data["models"], 1))
         _refuse_doubles(entries)
-        return PriceFile(entries, _text(data.get("as_of", "")), sources)
+        if not isinstance(data.get("as_of", ""), str):
+            raise TypeError(f"as_of must be text, not {data['as_of']!r}")
+        return PriceFile(entries, data.get("as_of", ""), sources)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}", hint="docs/prices.md describes the format") from None
 
@@ -258,7 +260,7 @@ def _tiers(value: Any) -> tuple[Tier, ...]:
 def _sources(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise TypeError("sources must be a JSON object")
-    return {name: _text(version) for name, version in value.items()}
+    return {name: str(version) for name, version in value.items()}
 
 
 _TIER: dict[str, Callable[[Any], Any]] = {
