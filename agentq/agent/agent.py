@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from agentq.agent import loop
 from agentq.agent.budgets import Budgets, first_fitting
@@ -23,6 +24,7 @@ from agentq.agent.request import (
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
+from agentq.provider.catalogue import catalogue_hash
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import Pricing
 from agentq.tools import CallContext, ToolExecutor
@@ -79,6 +81,8 @@ class Agent:
         max_tool_bytes_per_step: int = 16_000,
         closing_seconds: float = 30.0,
         min_output_tokens: int | None = None,
+        on_exhausted: str | None = None,
+        key: str | None = None,
     ) -> None:
         for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
             if locals()[limit] <= 0:
@@ -93,6 +97,7 @@ class Agent:
         self.system = system
         self.budgets = budgets
         self.pricing = pricing
+        self.models: tuple[str, ...] = getattr(client, "models", (client.model,))
         self.allowlist = allowlist
         self.max_tool_errors = max_tool_errors
         self.max_output_tokens = max_output_tokens
@@ -104,6 +109,16 @@ class Agent:
         self.max_calls_per_step = max_calls_per_step
         self.max_tool_bytes_per_step = max_tool_bytes_per_step
         self.closing_seconds = closing_seconds
+        self.on_exhausted = on_exhausted
+        self.key = key
+
+    @cached_property
+    def catalogue(self) -> str:
+        """The hash of the prices by which its calls are reserved and booked; empty without prices."""
+        known = {
+            model: self.pricing[model] for model in self.models if self.pricing and model in self.pricing
+        }
+        return catalogue_hash(known) if known else ""
 
     def run(self, thread: Thread, task: str | None = None, *, ctx: CallContext | None = None) -> RunResult:
         """Work on the thread until it is done, stopped, or waits for a person.

@@ -174,7 +174,7 @@ def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:
     pricing = agent.pricing or {}
     price = pricing.get(result.model)
     # A provider may name a dated variant of what was asked for; with fallbacks it may be another model.
-    if price is None and len(_models(agent)) == 1:
+    if price is None and len(agent.models) == 1:
         price = pricing.get(agent.client.model)
     if price is None:
         return None
@@ -231,14 +231,9 @@ def _has_own_bound(agent: Agent) -> bool:
     return getattr(agent.client, "bound", None) is not None
 
 
-def _models(agent: Agent) -> tuple[str, ...]:
-    models: tuple[str, ...] = getattr(agent.client, "models", (agent.client.model,))
-    return models
-
-
 def _worst_usd(agent: Agent, usage: Usage) -> int:
     """The dearest price of any model that may answer; 0 when none is known."""
     prices: list[ModelPricing] = [
-        agent.pricing[model] for model in _models(agent) if agent.pricing and model in agent.pricing
+        agent.pricing[model] for model in agent.models if agent.pricing and model in agent.pricing
     ]
     return max((price.worst_nano(usage) for price in prices), default=0)

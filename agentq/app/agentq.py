@@ -22,7 +22,7 @@ from agentq.app.submission import Submission, checked_row, run_of
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
-from agentq.core.settings import Settings, load_settings
+from agentq.core.settings import Settings, check_on_exhausted, load_settings
 from agentq.core.words import nearest
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
@@ -94,6 +94,8 @@ class AgentQ:
         max_calls_per_step: int = 16,
         max_tool_bytes_per_step: int = 16_000,
         closing_seconds: float = 30.0,
+        on_exhausted: str | None = None,
+        key: str | None = None,
     ) -> Agent:
         """Define an agent under a name that rows may ask for.
 
@@ -107,6 +109,9 @@ class AgentQ:
             max_tool_bytes_per_step: of all results of a step together. A run sets the worst case of so much
                 aside for its closing turn: with a client that has no `bound`, four tokens a byte.
             closing_seconds: the deadline of the closing turn.
+            on_exhausted: what its runs do when a scope around them is dry: `park`, `stop` or `winddown`; by
+                default as the setting says. What is set on the scope itself goes before it.
+            key: the name of the provider's account that pays; its runs are in the scope `key:<name>` too.
 
         Raises:
             UsageError: when the name is taken, the model cannot be had, or the allowlist names no tool of it.
@@ -140,6 +145,8 @@ class AgentQ:
             max_calls_per_step=max_calls_per_step,
             max_tool_bytes_per_step=max_tool_bytes_per_step,
             closing_seconds=closing_seconds,
+            on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
+            key=None if key is None else check_name("key", key),
         )
         return self.agents[name]
 
@@ -160,7 +167,11 @@ class AgentQ:
                 "no Redis is configured",
                 hint="set AGENTQ_REDIS_URL, or start everything here with `agentq up`",
             )
-        return connect(self.settings.redis_url, self.settings.namespace, retries=retries)
+        # After a rollback each worker has a lease and a heartbeat to say what it holds.
+        recover_ms = self.settings.lease_ms * 4 // 3
+        return connect(
+            self.settings.redis_url, self.settings.namespace, retries=retries, recover_ms=recover_ms
+        )
 
     @cached_property
     def celery(self) -> Celery:
@@ -197,6 +208,7 @@ class AgentQ:
             make_hint=self.make_hint,
             lease_ms=self.settings.lease_ms,
             approval_ms=round(self.settings.approval_seconds * 1000),
+            park_ms=self.settings.park_ms,
         )
 
     def ping(self) -> None:
@@ -279,12 +291,14 @@ class AgentQ:
         budgets: Budgets | None = None,
         max_usd: Decimal | str | int | None = None,
         max_tokens: int | None = None,
+        on_exhausted: str | None = None,
     ) -> Batch:
         """Submit rows as a batch, or the missing ones of a batch. All are checked before one is written.
 
         Args:
             agent: of the rows that name none themselves.
             budgets: each run's. `max_usd` and `max_tokens` are the limits of the batch together.
+            on_exhausted: what its runs do when these are reached: `park`, `stop` or `winddown`.
 
         Raises:
             InputError: naming every row that cannot be; nothing was submitted.
@@ -297,6 +311,7 @@ class AgentQ:
             batch=check_name("batch", batch),
             usd=None if max_usd is None else to_nano(max_usd),
             tokens=None if max_tokens is None else check_tokens(max_tokens),
+            on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
         )
         return Batch(self.store, batch)
 

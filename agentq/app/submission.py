@@ -14,7 +14,7 @@ from agentq.core.money import to_nano
 from agentq.core.settings import Settings
 from agentq.core.words import nearest
 from agentq.engine.rows import Row, parse_row
-from agentq.engine.submit import Draft, conflicts, draft_run, submit_drafts
+from agentq.engine.submit import Draft, conflicts, draft_run, refuse_unpriced, submit_drafts
 from agentq.engine.workbench import Dispatch, MakeHint
 from agentq.store.connect import Store
 
@@ -61,7 +61,7 @@ class Submission:
         """
         # Another agent's run is other content: its id must not give the first one's answer.
         draft = self._draft(agent, replace(row, agent=agent), batch=None, thread=thread)
-        store = self._ready()
+        store = self._ready({draft.spec.agent})
         ((answer,),) = self._write(store, [draft])
         return answer[1]
 
@@ -73,6 +73,7 @@ class Submission:
         batch: str,
         usd: int | None,
         tokens: int | None,
+        on_exhausted: str | None = None,
     ) -> None:
         """Submit rows as a batch, or those that it does not have yet.
 
@@ -84,16 +85,18 @@ class Submission:
         """
         rows, drafts = self._drafts(agent, items, batch=batch, capped=usd is not None)
         named = {draft.spec.agent for draft in drafts}
-        store = self._ready()
+        store = self._ready(named)
         self._refuse_conflicts(store, batch, rows)
         store.batches.open(
             batch,
-            agent=agent or (named.pop() if len(named) == 1 else ""),
+            agent=agent or (next(iter(named)) if len(named) == 1 else ""),
             tenant=self.tenant,
             usd=usd,
             tokens=tokens,
             retention_ms=self.settings.retention_ms,
         )
+        if on_exhausted is not None:
+            store.ledger.set_limit(f"batch:{batch}", on_exhausted=on_exhausted)
         try:
             for _ in self._write(store, drafts):
                 pass
@@ -148,8 +151,9 @@ class Submission:
             batch=batch,
             budgets=self.budgets,
             thread=thread,
-            capped=capped or settings.global_max_usd is not None or settings.tenant_max_usd is not None,
+            capped=capped or bool(settings.default_limits),
             on_unpriced=settings.on_unpriced,
+            on_exhausted=settings.on_exhausted,
         )
 
     def _refuse_conflicts(self, store: Store, batch: str, rows: Mapping[str, Row]) -> None:
@@ -164,22 +168,39 @@ class Submission:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ready(self) -> Store:
-        """The store, reachable, with the limits of the settings in its ledger."""
+    def _ready(self, agents: Iterable[str]) -> Store:
+        """The store, reachable, with the limits of the settings in its ledger.
+
+        Raises:
+            UsageError: when a limit in USD that is set in the ledger could never fire for want of a price.
+        """
         store = self.store()
         store.ping()
-        settings = self.settings
-        for scope, usd in (
-            ("global", settings.global_max_usd),
-            (f"tenant:{self.tenant}", settings.tenant_max_usd),
-        ):
-            if usd is not None:
-                store.ledger.set_limit(scope, usd=to_nano(usd))
+        for (kind, window), usd in self.settings.default_limits.items():
+            scope = "global" if kind == "global" else f"tenant:{self.tenant}"
+            store.ledger.set_limit(f"{scope}@{window}" if window else scope, usd=to_nano(usd))
+        if self.settings.on_unpriced == "refuse":
+            for name in agents:
+                scopes = ["global", f"tenant:{self.tenant}", *self._optional_scopes(store, name)]
+                windows = [f"{scope}@{window}" for scope in scopes for window in ("day", "month")]
+                if any(account.limit_nano is not None for account in store.ledger.accounts(scopes + windows)):
+                    refuse_unpriced(name, self.agents[name])
         return store
 
+    def _optional_scopes(self, store: Store, name: str) -> tuple[str, ...]:
+        """The scopes of an agent's runs that are not always there: wanted by a setting, or limited."""
+        agent = self.agents[name]
+        kinds = {"agent": f"agent:{name}", "model": f"model:{agent.client.model}"}
+        wanted = [kinds[kind] for kind in self.settings.optional_scopes]
+        wanted += store.ledger.limited([scope for scope in kinds.values() if scope not in wanted])
+        if agent.key is not None:
+            wanted.append(f"key:{agent.key}")
+        return tuple(sorted(wanted))
+
     def _write(self, store: Store, drafts: Sequence[Draft]) -> Iterable[list[tuple[str, str]]]:
+        scopes = {name: self._optional_scopes(store, name) for name in {draft.spec.agent for draft in drafts}}
         return submit_drafts(
-            drafts,
+            [replace(draft, spec=replace(draft.spec, scopes=scopes[draft.spec.agent])) for draft in drafts],
             store=store,
             dispatch=self.dispatch,
             make_hint=self.make_hint,

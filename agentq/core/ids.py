@@ -33,4 +33,6 @@ def check_name(kind: str, name: str) -> str:
             f"{name!r} cannot be the name of {article} {kind}: use up to 100 letters, digits, "
             "'.', '_', '@' and '-', starting with a letter or digit"
         )
+    if name.endswith(("@day", "@month")):
+        raise UsageError(f"{name!r} cannot be the name of a {kind}: @day and @month are windows of a limit")
     return name

@@ -19,6 +19,9 @@ from agentq.core.ids import check_name
 from agentq.core.money import to_nano
 from agentq.core.words import nearest
 
+ON_EXHAUSTED = ("park", "stop", "winddown")
+"""What a run may do when money that it shares is used up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -50,12 +53,45 @@ class Settings:
     """The limit of everything in this namespace together."""
     tenant_max_usd: Decimal | None = None
     """The limit of each tenant."""
+    global_max_usd_day: Decimal | None = None
+    """The same for each day (UTC); likewise `global_max_usd_month` and the two of each tenant."""
+    global_max_usd_month: Decimal | None = None
+    tenant_max_usd_day: Decimal | None = None
+    tenant_max_usd_month: Decimal | None = None
+    scopes: str = ""
+    """Further scopes that every run is in: `agent`, `model`, or both with a comma. Without it those with a limit."""
+    on_exhausted: str = "park"
+    """What a run does when a scope around it is dry: `park` (wait for money), `stop` (make its closing turn), or
+    `winddown` (wait, but make it when only the escrows of runs that wait are in the way)."""
+    park_seconds: float = 604_800.0
+    """How long a run may wait for money before its closing turn is made."""
     on_unpriced: str = "refuse"
     """A USD budget over a model without a price: `refuse` it, or `allow` it (its calls count as 0)."""
     prices_file: str | None = None
     """Prices that go over the built-in catalogue, in the same format."""
     token_bounds: str = "strict"  # noqa: S105 - of words, not of access
     """A call is reserved at the most it can use (`strict`), or at its client's count × 1.1 (`tight`)."""
+
+    @property
+    def optional_scopes(self) -> tuple[str, ...]:
+        """The kinds in `scopes`."""
+        return tuple(filter(None, (kind.strip() for kind in self.scopes.split(","))))
+
+    @property
+    def default_limits(self) -> dict[tuple[str, str], Decimal]:
+        """The limits that are set here: (`global` or `tenant`, ``, `day` or `month`) to USD."""
+        limits = {}
+        for kind in ("global", "tenant"):
+            for window in ("", "day", "month"):
+                usd = getattr(self, f"{kind}_max_usd{window and '_' + window}")
+                if usd is not None:
+                    limits[kind, window] = usd
+        return limits
+
+    @property
+    def park_ms(self) -> int:
+        """The longest park in whole milliseconds."""
+        return round(self.park_seconds * 1000)
 
     @property
     def lease_ms(self) -> int:
@@ -79,8 +115,13 @@ NOT_SETTINGS = (
 )
 """Variables with the prefix that are for somebody else."""
 _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
-_MONEY = {name for name in NAMES if name.endswith("_usd")}
-_CHOICES = {"on_unpriced": ("refuse", "allow"), "token_bounds": ("strict", "tight")}
+_MONEY = {name for name in NAMES if "_max_usd" in name}
+_CHOICES = {
+    "on_unpriced": ("refuse", "allow"),
+    "token_bounds": ("strict", "tight"),
+    "on_exhausted": ON_EXHAUSTED,
+}
+_OPTIONAL_SCOPES = ("agent", "model")
 
 
 def load_settings(
@@ -143,9 +184,31 @@ def _checked(name: str, value: Any, where: str) -> Any:
             raise TypeError(f"{value!r} must be text")
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ValueError(f"{value!r} must be {' or '.join(map(repr, _CHOICES[name]))}")
+        if name == "scopes":
+            return _checked_scopes(value)
         return check_name("namespace", value) if name == "namespace" else value
     except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def check_on_exhausted(value: str) -> str:
+    """The word itself, when it says what a run does about a dry scope.
+
+    Raises:
+        UsageError: when it is none of those.
+    """
+    if value not in ON_EXHAUSTED:
+        raise UsageError(
+            f"on_exhausted={value!r} must be one of {', '.join(ON_EXHAUSTED)}{nearest(value, ON_EXHAUSTED)}"
+        )
+    return value
+
+
+def _checked_scopes(value: str) -> str:
+    for kind in filter(None, (part.strip() for part in value.split(","))):
+        if kind not in _OPTIONAL_SCOPES:
+            raise ValueError(f"{kind!r} is no optional scope: write 'agent', 'model' or 'agent,model'")
+    return value
 
 
 def _positive(value: Any) -> float:

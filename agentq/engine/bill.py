@@ -6,14 +6,12 @@ from agentq.agent.agent import Agent
 from agentq.agent.request import reply_bill
 from agentq.core.money import NanoUSD
 from agentq.core.records import Granted, Settlement
-from agentq.provider.catalogue import catalogue_hash
 from agentq.provider.types import ChatResult
 
 
 def unpriced(agent: Agent) -> list[str]:
     """The models that may answer for this agent and have no price."""
-    models: tuple[str, ...] = getattr(agent.client, "models", (agent.client.model,))
-    return [model for model in models if model not in (agent.pricing or {})]
+    return [model for model in agent.models if model not in (agent.pricing or {})]
 
 
 def settle(
@@ -24,8 +22,3 @@ def settle(
     how = "estimate" if getattr(result, "usage", None) is None else "settle"
     counted, cost = reply_bill(agent, result, usd=granted.usd, tokens=granted.tokens)
     return counted, cost, Settlement(granted.reservation, how, cost or 0, counted.usage.total_tokens)
-
-
-def catalogue(agent: Agent) -> str:
-    """The hash of the prices by which this agent's calls are reserved and booked; empty without prices."""
-    return catalogue_hash(agent.pricing) if agent.pricing else ""

@@ -40,7 +40,7 @@ from agentq.core.records import (
     Settlement,
     Size,
 )
-from agentq.engine.bill import catalogue, settle
+from agentq.engine.bill import settle
 from agentq.engine.closing import close
 from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
@@ -188,7 +188,7 @@ class Step:
                 for r in rungs
             ],
             policy="deny" if self.claim.wind else policy or self.claim.spec.on_exhausted,
-            catalogue=catalogue(self.agent),
+            catalogue=self.agent.catalogue,
             park_ms=self.bench.park_ms,
             fields=fields,
         )

@@ -21,6 +21,7 @@ from agentq.engine.failure import described
 from agentq.engine.rows import Row
 from agentq.engine.snapshot import encode_head, encode_message
 from agentq.engine.workbench import Dispatch, MakeHint, no_hint
+from agentq.provider.catalogue import missing_price_hint
 from agentq.provider.types import Role, Usage
 from agentq.store.connect import Store
 
@@ -50,6 +51,7 @@ def draft_run(
     thread: Thread | None = None,
     capped: bool = False,
     on_unpriced: str = "refuse",
+    on_exhausted: str = "park",
 ) -> Draft:
     """Make a run of a row.
 
@@ -58,6 +60,7 @@ def draft_run(
         thread: a conversation that the row continues, on a copy.
         capped: a scope around the run has a limit in USD.
         on_unpriced: `refuse` a limit in USD that could never fire for want of a price, or `allow` it.
+        on_exhausted: what it does when a scope around it is dry, unless its agent says otherwise.
 
     Raises:
         UsageError: when not even the closing turn would fit into the run's budgets, or the price is missing.
@@ -68,13 +71,8 @@ def draft_run(
             limits = replace(limits, max_usd=row.max_usd)
         except ValueError as error:
             raise UsageError(str(error)) from None
-    limited = capped or limits.max_usd is not None
-    free = unpriced(agent) if limited and on_unpriced == "refuse" else []
-    if free:
-        raise UsageError(
-            f"agent {name!r} has a limit in USD, but its model {free[0]!r} has no price: it would never fire",
-            hint="give AgentQ(pricing={…}) its ModelPricing, or set on_unpriced='allow' (counted as 0)",
-        )
+    if on_unpriced == "refuse" and (capped or limits.max_usd is not None):
+        refuse_unpriced(name, agent)
     started = _start(agent, row, thread)
     _check_closing_turn(name, agent, started, limits)
     return Draft(
@@ -89,10 +87,25 @@ def draft_run(
             context=row.context,
             detector=None if agent.loop_detector is None else agent.loop_detector.fresh().as_dict(),
             content_hash=row.content_hash,
+            on_exhausted=agent.on_exhausted or on_exhausted,
         ),
         messages=tuple(encode_message(message) for message in started.messages),
         head=encode_head(started, Usage()),
     )
+
+
+def refuse_unpriced(name: str, agent: Agent) -> None:
+    """Return when each model that may answer for the agent has a price.
+
+    Raises:
+        UsageError: when one has none: a limit in USD would never fire.
+    """
+    free = unpriced(agent)
+    if free:
+        raise UsageError(
+            f"agent {name!r} has a limit in USD, but its model {free[0]!r} has no price: it would never fire",
+            hint=missing_price_hint(agent.pricing or {}, free[0]),
+        )
 
 
 def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:

@@ -43,8 +43,9 @@ local function obstacle(accounts, usd, tokens, own, parked, promised)
   return nil
 end
 
--- Whether a run that is denied like this is parked; otherwise its closing turn is due. `policy` is the run's: park, stop,
--- winddown, or deny (never park). What a scope says itself goes before it.
+-- Whether a run that is denied like this is parked; otherwise its closing turn is due. `policy` is the run's: park; stop
+-- (its closing turn, as soon as nobody at work can make room); winddown (its closing turn when only the escrows of idle runs
+-- are in the way, so that they do not lie there unused); deny (never park). What a scope says itself goes before it.
 local function parks(a, kind, policy, admitted)
   if kind == 'frozen' then return true end
   if policy == 'deny' or kind == 'never' then return false end
@@ -54,7 +55,7 @@ local function parks(a, kind, policy, admitted)
   local chosen = string.match(words, 'park') or string.match(words, 'stop') or string.match(words, 'winddown') or policy
   -- A run without an escrow is in nobody's way: it can wait for what others hold.
   if kind == 'winddown' then return chosen == 'park' or not admitted end
-  return chosen == 'park'
+  return chosen ~= 'stop'
 end
 
 -- ── park and unpark ─────────────────────────────────────────────────────────────────────────────
