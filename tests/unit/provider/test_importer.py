@@ -70,9 +70,9 @@ def test_every_imported_price_is_the_sources_own_to_the_last_digit() -> None:
     compared = 0
     for entry in entries:
         provider = theirs[entry.provider]
-        for name in entry.ids:
-            found = provider.find_model(name)
-            assert found is not None
+        found = provider.find_model(entry.id)
+        assert found is not None
+        assert all(provider.find_model(alias) is found for alias in entry.aliases)
         price = entry.price()
         for input_tokens in tokens_near(entry):
             cached = draw.randint(0, max(input_tokens, 0))
