@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,9 +25,10 @@ from agentq.agent.request import (
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
-from agentq.provider.catalogue import catalogue_hash
+from agentq.provider.bounds import TokenBounds
+from agentq.provider.catalogue import catalogue_hash, price_of
 from agentq.provider.client import LLMClient
-from agentq.provider.pricing import Pricing
+from agentq.provider.pricing import ModelPricing, Pricing
 from agentq.tools import CallContext, ToolExecutor
 
 _BUDGETS = Budgets()
@@ -83,6 +85,7 @@ class Agent:
         min_output_tokens: int | None = None,
         on_exhausted: str | None = None,
         key: str | None = None,
+        token_bounds: TokenBounds = "strict",  # noqa: S107 - of words, not of access
     ) -> None:
         for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
             if locals()[limit] <= 0:
@@ -111,14 +114,20 @@ class Agent:
         self.closing_seconds = closing_seconds
         self.on_exhausted = on_exhausted
         self.key = key
+        self.token_bounds = token_bounds
+        # Tells its model from others: what another model has counted bounds nothing here.
+        self.tokenizer = zlib.crc32(client.model.encode()) & 0xFFFF
 
     @cached_property
     def catalogue(self) -> str:
         """The hash of the prices by which its calls are reserved and booked; empty without prices."""
-        known = {
-            model: self.pricing[model] for model in self.models if self.pricing and model in self.pricing
-        }
+        prices = {model: self.price(model) for model in self.models}
+        known = {model: price for model, price in prices.items() if price is not None}
         return catalogue_hash(known) if known else ""
+
+    def price(self, model: str) -> ModelPricing | None:
+        """The price of a model that answers for this agent, or None when none is known."""
+        return price_of(self.pricing, model, self.client.provider) if self.pricing else None
 
     def run(self, thread: Thread, task: str | None = None, *, ctx: CallContext | None = None) -> RunResult:
         """Work on the thread until it is done, stopped, or waits for a person.

@@ -143,7 +143,7 @@ def apply_reply(
     _book(thread, result.usage, cost)
     text = encodable(result.text or "")
     thread.messages.append(Message(Role.ASSISTANT, text, tool_calls=calls))
-    thread.anchor = _anchor(thread, result.usage)
+    thread.anchor = _anchor(agent, thread, result.usage)
     if not calls:
         thread.answer = text
         thread.stop_reason = StopReason.FINISHED.value
@@ -190,7 +190,7 @@ def apply_results(
 
 
 def apply_closing(
-    agent: Agent,  # noqa: ARG001 - one shape for all
+    agent: Agent,
     thread: Thread,
     reason: StopReason,
     result: ChatResult,
@@ -204,7 +204,7 @@ def apply_closing(
     if text:
         thread.messages.append(Message(Role.ASSISTANT, text))
     _book(thread, result.usage, cost)
-    thread.anchor = _anchor(thread, result.usage)
+    thread.anchor = _anchor(agent, thread, result.usage)
     thread.answer = text
     end(
         thread,
@@ -263,9 +263,11 @@ def _book(thread: Thread, usage: Usage, cost: NanoUSD | None) -> None:
         thread.spend.usd += to_usd(cost)
 
 
-def _anchor(thread: Thread, usage: Usage) -> Anchor | None:
+def _anchor(agent: Agent, thread: Thread, usage: Usage) -> Anchor | None:
     # A reply without usage counts nothing: the next bound must take the whole context.
-    return Anchor(len(thread.messages), usage.total_tokens) if usage.input_tokens > 0 else None
+    if usage.input_tokens == 0:
+        return None
+    return Anchor(len(thread.messages), usage.total_tokens, agent.tokenizer)
 
 
 def _tool_bytes(thread: Thread) -> int:

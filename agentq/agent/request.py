@@ -11,8 +11,7 @@ from agentq.agent.thread import Thread
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD
-from agentq.provider.bounds import call_bound, closing_bound
-from agentq.provider.pricing import ModelPricing
+from agentq.provider.bounds import Anchor, call_bound, closing_bound
 from agentq.provider.types import ChatRequest, ChatResult, Message, Role, Usage
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def call_rungs(
     """
     calls = _call_bounds(agent, thread, request)
     closing = closing_request(agent, thread, _LONGEST_REASON, metadata)
-    if thread.anchor is None and not _has_own_bound(agent):
+    if _anchor(agent, thread) is None and not _has_own_bound(agent):
         # The closing turn has no tools, but its bound will start from what is counted of this step.
         closing = replace(closing, tools=request.tools)
     closings = _closing_bounds(agent, thread, closing, tuple(calls))
@@ -171,15 +170,16 @@ def reply_bill(
 
 def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:
     """What the reply cost in nano-USD, or None when no price is known for the model that gave it."""
-    pricing = agent.pricing or {}
-    price = pricing.get(result.model)
+    price = agent.price(result.model)
     # A provider may name a dated variant of what was asked for; with fallbacks it may be another model.
     if price is None and len(agent.models) == 1:
-        price = pricing.get(agent.client.model)
+        price = agent.price(agent.client.model)
     if price is None:
         return None
-    cached = min(result.usage.cached_input_tokens, result.usage.input_tokens)
-    return price.cost_nano(Usage(result.usage.input_tokens, result.usage.output_tokens, cached))
+    usage = result.usage
+    cached = min(usage.cached_input_tokens, usage.input_tokens)
+    written = min(usage.cache_write_tokens, usage.input_tokens - cached)
+    return price.cost_nano(Usage(usage.input_tokens, usage.output_tokens, cached, cache_write_tokens=written))
 
 
 def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest) -> dict[int, Usage]:
@@ -187,14 +187,16 @@ def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest) -> dict[int
 
     A cap whose bound is that of a larger one is left out: the client takes no notice of it.
     """
-    whole = call_bound(agent.client, request, thread.anchor)
+    whole = call_bound(agent.client, request, _anchor(agent, thread), policy=agent.token_bounds)
     most = request.max_output_tokens
     least = min(agent.min_output_tokens, most)
     bounds = {most: whole}
     caps = dict.fromkeys(max(most >> halvings, least) for halvings in range(_RUNGS))
     for cap in list(caps)[1:]:
         if _has_own_bound(agent):
-            usage = call_bound(agent.client, capped(request, cap), thread.anchor)
+            usage = call_bound(
+                agent.client, capped(request, cap), _anchor(agent, thread), policy=agent.token_bounds
+            )
         else:
             usage = replace(whole, output_tokens=cap)
         if usage not in bounds.values():
@@ -211,7 +213,8 @@ def _closing_bounds(agent: Agent, thread: Thread, closing: ChatRequest, caps: Se
         return closing_bound(
             agent.client,
             capped(closing, cap),
-            thread.anchor,
+            _anchor(agent, thread),
+            policy=agent.token_bounds,
             output_tokens=cap,
             tool_bytes=limits.tool_bytes + messages * ID_BYTES,
             tool_messages=messages,
@@ -233,7 +236,13 @@ def _has_own_bound(agent: Agent) -> bool:
 
 def _worst_usd(agent: Agent, usage: Usage) -> int:
     """The dearest price of any model that may answer; 0 when none is known."""
-    prices: list[ModelPricing] = [
-        agent.pricing[model] for model in agent.models if agent.pricing and model in agent.pricing
-    ]
+    prices = [price for model in agent.models if (price := agent.price(model)) is not None]
     return max((price.worst_nano(usage) for price in prices), default=0)
+
+
+def _anchor(agent: Agent, thread: Thread) -> Anchor | None:
+    """What the provider has counted of the thread; of use only where the same model will count the rest."""
+    anchor = thread.anchor
+    if anchor is None or len(agent.models) > 1 or anchor.tokenizer not in {0, agent.tokenizer}:
+        return None
+    return anchor

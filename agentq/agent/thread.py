@@ -114,7 +114,9 @@ class Thread:
             "answer": self.answer,
             "pending_approvals": list(self.pending_approvals),
             "closing": self.closing.value if self.closing else None,
-            "anchor": [self.anchor.messages, self.anchor.tokens] if self.anchor else None,
+            "anchor": [self.anchor.messages, self.anchor.tokens, self.anchor.tokenizer]
+            if self.anchor
+            else None,
             "unpriced_calls": self.unpriced_calls,
         }
 

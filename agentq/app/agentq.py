@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery
 from kombu.exceptions import KombuError
@@ -27,6 +27,7 @@ from agentq.core.words import nearest
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
+from agentq.provider.bounds import TokenBounds
 from agentq.provider.catalogue import known_prices
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing
@@ -147,6 +148,7 @@ class AgentQ:
             closing_seconds=closing_seconds,
             on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
             key=None if key is None else check_name("key", key),
+            token_bounds=cast("TokenBounds", self.settings.token_bounds),
         )
         return self.agents[name]
 

@@ -11,7 +11,7 @@ from agentq.app.run import Run
 from agentq.app.waiting import wait_for
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState
-from agentq.core.records import Account, BatchRecord, PendingCall
+from agentq.core.records import Account, BatchRecord, Parked, PendingCall
 from agentq.engine.cancel import cancel_batch
 from agentq.store.connect import Store
 
@@ -48,6 +48,10 @@ class Batch:
         counts = {"total": record.total}
         counts.update({state.value: live[state] for state in RunState if state.is_live})
         return counts | {"ended": record.ended}
+
+    def parked(self) -> dict[Parked, int]:
+        """What money its parked runs wait for, and how many wait for it, the most first."""
+        return dict(self._store.batches.parked(self.name).most_common())
 
     def stop_reasons(self) -> dict[str, int]:
         """How many runs ended for each reason."""
@@ -95,7 +99,7 @@ class Batch:
         return record.sealed and record.ended >= record.total
 
     def wait(self, timeout: float | None = None) -> Batch:
-        """Wait until every run has ended.
+        """Wait until every run has ended. Parked runs wait for money, perhaps for days: see `parked`.
 
         Raises:
             TimeoutError: after `timeout` seconds; the batch goes on.

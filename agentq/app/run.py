@@ -44,7 +44,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """queued, running, cancelling, waiting or ended."""
+        """queued, running, cancelling, parked, waiting or ended."""
         return self.record().state.value
 
     @property

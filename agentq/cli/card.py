@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentq.cli.console import plural
 from agentq.cli.resultline import seconds
+from agentq.cli.tally import cure, wanted
 from agentq.core.money import format_usd
 
 if TYPE_CHECKING:
@@ -35,12 +36,22 @@ def run_fields(record: RunRecord) -> dict[str, Any]:
         "last_error": record.last_error,
         "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
         "usd": format_usd(record.usd_nano),
+        "parked": parked_fields(record),
         "pending": [pending_fields(call) for call in record.pending],
         "metadata": dict(record.spec.metadata),
         "created_at": seconds(record.created_ms),
         "started_at": seconds(record.started_ms),
         "ended_at": seconds(record.ended_ms),
     }
+
+
+def parked_fields(record: RunRecord) -> dict[str, Any] | None:
+    """What money a run waits for, for JSON."""
+    parked = record.parked
+    if parked is None:
+        return None
+    since = seconds(record.parked_ms)
+    return {"scope": parked.scope, "unit": parked.unit, "kind": parked.kind, "since": since}
 
 
 def pending_fields(call: PendingCall) -> dict[str, Any]:
@@ -74,6 +85,10 @@ def run_card(console: Console, record: RunRecord) -> None:
     console.out(f"  submitted {clock(record.created_ms)}, ended {clock(record.ended_ms)}")
     if record.failures:
         console.out(f"  tried in vain {plural(record.failures, 'time')}: {record.last_error}")
+    if record.parked is not None:
+        console.out(f"  parked since {clock(record.parked_ms)}: {wanted(record.parked)}")
+        for line in cure(record.parked):
+            console.out(f"    {line}")
     for call in record.pending:
         console.out(
             f"  waits for approval of {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "

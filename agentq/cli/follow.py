@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentq.cli.console import plural
 from agentq.cli.progress import progress
-from agentq.cli.tally import TIMED_OUT, Tally, provider_refused
+from agentq.cli.tally import TIMED_OUT, Tally, money_lines, provider_refused
 
 if TYPE_CHECKING:
     from agentq.app import Batch
@@ -18,7 +18,7 @@ _LONGEST_PAUSE = 1.0
 
 
 def follow(session: Session, batch: Batch, *, timeout: float | None = None, events: bool = True) -> Tally:
-    """Show progress until all runs have ended or wait for a person, or the time is up."""
+    """Show progress until all runs have ended or wait for a person or for money, or the time is up."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST_PAUSE
     with progress(session.console, events=events) as shown:
@@ -52,6 +52,8 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         console.say(
             f"waiting for approval: {plural(tally.waiting, 'run')}; agentq status {batch.name} shows which"
         )
+    for line in money_lines(tally.money):
+        console.say(line)
     return code
 
 

@@ -10,7 +10,7 @@ import click
 
 from agentq.cli.card import run_fields
 from agentq.cli.globals import verb
-from agentq.cli.tally import WAITING_FOR_APPROVAL, Tally, is_refusal
+from agentq.cli.tally import BUDGET_ROWS, WAITING_FOR_APPROVAL, Tally, cure, is_refusal, wanted
 from agentq.cli.traceline import trace_line
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.lifecycle import RunState
@@ -81,6 +81,8 @@ def _follow(session: Session, run: Run) -> RunRecord:
             said += 1
         if record.state in {RunState.ENDED, RunState.WAITING}:
             return record
+        if record.parked is not None and record.parked.is_dry:
+            return record
         time.sleep(_PAUSE)
 
 
@@ -95,6 +97,11 @@ def _conclude(session: Session, record: RunRecord) -> int:
             console.say(f"waits for approval of {call.tool}({call.arguments})")
         console.say(f"  agentq cancel {record.id} ends it")
         return WAITING_FOR_APPROVAL
+    if record.parked is not None:
+        console.say(f"parked: {wanted(record.parked)}")
+        for line in cure(record.parked):
+            console.say(f"  {line}")
+        return BUDGET_ROWS
     reason = record.stop_reason.value if record.stop_reason else ""
     if record.stop_reason is not None and not record.stop_reason.is_success:
         console.say(f"stopped: {' '.join(filter(None, (reason, record.stop_scope, record.stop_detail)))}")

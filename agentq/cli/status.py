@@ -10,7 +10,7 @@ from agentq.cli.batches import show_batches
 from agentq.cli.card import clock, pending_fields, run_card, run_fields
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
-from agentq.cli.tally import Tally
+from agentq.cli.tally import Tally, money_lines
 from agentq.cli.target import find
 from agentq.core.money import format_usd
 
@@ -75,6 +75,8 @@ def _batch(session: Session, batch: Batch) -> None:
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")
     console.out(f"  money   {money_line(account)}")
+    for line in money_lines(tally.money):
+        console.out(f"  {line}")
     for run, call in waiting:
         console.out(f"  waits   {run}  {call.tool}({call.arguments}) until {clock(call.deadline_ms)}")
     if tally.waiting > len(waiting):

@@ -15,6 +15,7 @@ from agentq.cli.globals import verb
 from agentq.cli.outfile import check_output, write_results
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
+from agentq.core.settings import ON_EXHAUSTED
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 @click.option("--tenant", metavar="NAME", help="Who pays.")
 @click.option("--max-usd", type=USD, help="The most that the whole batch may spend.")
 @click.option("--per-run-usd", type=USD, help="The most that each run may spend; a row's own max_usd wins.")
+@click.option(
+    "--on-exhausted",
+    type=click.Choice(ON_EXHAUSTED),
+    help="When --max-usd is used up: wait for more (park), answer and end (stop), or answer only where runs "
+    "that wait are in the way (winddown). [default: as the agent says, else park]",
+)
 @click.option("--wait", is_flag=True, help="Stay until the batch has ended; the exit code says how.")
 @click.option("-o", "--output", metavar="FILE", help="With --wait: write the results there.")
 def command(  # noqa: PLR0917 - click passes all of them by name
@@ -38,6 +45,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     tenant: str | None,
     max_usd: Decimal | None,
     per_run_usd: Decimal | None,
+    on_exhausted: str | None,
     wait: bool,
     output: str | None,
 ) -> int:
@@ -63,6 +71,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         tenant=tenant,
         max_usd=max_usd,
         per_run_usd=per_run_usd,
+        on_exhausted=on_exhausted,
         session=session,
     )
     total = submitted.counts()["total"]
@@ -91,6 +100,7 @@ def submit_file(
     tenant: str | None = None,
     max_usd: Decimal | None = None,
     per_run_usd: Decimal | None = None,
+    on_exhausted: str | None = None,
 ) -> Batch:
     """Check the whole file, then submit it.
 
@@ -110,7 +120,9 @@ def submit_file(
         )
     with load_rows(file, agents=app.agents, agent=agent or _only(app), max_usd=per_run_usd) as rows:
         session.need_server(app)
-        return app.submit_many(agent, rows, batch=batch, tenant=tenant, max_usd=max_usd)
+        return app.submit_many(
+            agent, rows, batch=batch, tenant=tenant, max_usd=max_usd, on_exhausted=on_exhausted
+        )
 
 
 def _only(app: AgentQ) -> str:

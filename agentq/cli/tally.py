@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agentq.cli.console import plural
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd
 
 if TYPE_CHECKING:
     from agentq.app import Batch
+    from agentq.core.records import Parked
 
 OK = 0
 FAILED_ROWS = 3
@@ -30,35 +32,43 @@ class Tally:
     total: int
     queued: int = 0
     running: int = 0
+    parked: int = 0
+    dry: int = 0
+    """The parked ones for which no call in flight will make room: somebody must, or the next day."""
     waiting: int = 0
     ended: int = 0
     spent_nano: int = 0
     reserved_nano: int = 0
     escrowed_nano: int = 0
     stop_reasons: Mapping[str, int] = field(default_factory=dict)
+    money: Mapping[Parked, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, batch: Batch) -> Tally:
         """Count the batch now."""
         counts = batch.counts()
         account = batch.account()
+        money = batch.parked() if counts["parked"] else {}
         return cls(
             name=batch.name,
             total=counts["total"],
             queued=counts["queued"],
             running=counts["running"] + counts["cancelling"],
+            parked=counts["parked"],
+            dry=sum(count for parked, count in money.items() if parked.is_dry),
             waiting=counts["waiting"],
             ended=counts["ended"],
             spent_nano=account.spent_nano,
             reserved_nano=account.reserved_nano,
             escrowed_nano=account.escrowed_nano,
             stop_reasons=batch.stop_reasons(),
+            money=money,
         )
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing moves any more unless a person acts."""
-        return self.ended + self.waiting >= self.total
+        return self.ended + self.waiting + self.dry >= self.total
 
     @property
     def failed(self) -> int:
@@ -78,7 +88,7 @@ class Tally:
             return WAITING_FOR_APPROVAL
         if self.failed:
             return FAILED_ROWS
-        return BUDGET_ROWS if self.over_budget else OK
+        return BUDGET_ROWS if self.over_budget or self.dry else OK
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: money as decimal text."""
@@ -87,6 +97,11 @@ class Tally:
             "total": self.total,
             "queued": self.queued,
             "running": self.running,
+            "parked": self.parked,
+            "parked_for": [
+                {"scope": parked.scope, "unit": parked.unit, "kind": parked.kind, "runs": count}
+                for parked, count in self.money.items()
+            ],
             "waiting": self.waiting,
             "ended": self.ended,
             "stop_reasons": dict(self.stop_reasons),
@@ -102,11 +117,44 @@ class Tally:
             for word, count in (
                 ("running", self.running),
                 ("queued", self.queued),
+                ("parked for money", self.parked),
                 ("waiting for approval", self.waiting),
             )
             if count
         ]
         return ", ".join([*parts, f"{format_usd(self.spent_nano)} USD"])
+
+
+def money_lines(money: Mapping[Parked, int]) -> list[str]:
+    """What parked runs wait for, a line for each scope, and what to type."""
+    lines = []
+    for parked, count in money.items():
+        lines += [f"{plural(count, 'run')} parked: {wanted(parked)}", *(f"  {line}" for line in cure(parked))]
+    return lines
+
+
+def wanted(parked: Parked) -> str:
+    """What a parked run waits for, in words."""
+    unit = "tokens" if parked.unit == "tokens" else "USD"
+    return {
+        "wait": f"the {unit} of {parked.scope} are held by calls in flight",
+        "winddown": f"the {unit} of {parked.scope} are held by runs that wait",
+        "frozen": f"{parked.scope} is frozen",
+    }.get(parked.kind, f"the {unit} of {parked.scope} are used up")
+
+
+def cure(parked: Parked) -> list[str]:
+    """What to type so that parked runs go on, or end."""
+    if parked.kind == "wait":
+        return ["goes on by itself"]
+    if parked.kind == "frozen":
+        return [f"agentq budget unfreeze {parked.scope}"]
+    option = "--tokens" if parked.unit == "tokens" else "--usd"
+    new = "; goes on by itself in the next" if parked.scope.endswith(("@day", "@month")) else ""
+    return [
+        f"agentq budget topup {parked.scope} {option} N   goes on{new}",
+        f"agentq budget winddown {parked.scope}   answers with what it has",
+    ]
 
 
 def provider_refused(batch: Batch, tally: Tally) -> bool:

@@ -24,6 +24,7 @@ def command(session: Session, batch: str, timeout: float | None) -> int:
     \b
     Exit codes, the first that applies:
       7 server unreachable   8 provider refused key or quota   2 usage   6 time is up
-      5 waits for approval   3 a run failed   4 a budget stopped a run   0 all finished
+      5 waits for approval   3 a run failed   4 a budget stopped a run, or it is parked for money
+      0 all finished
     """  # noqa: D301 - click's mark for lines that stay as they are
     return watch(session, batch, timeout)

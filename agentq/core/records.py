@@ -151,6 +151,11 @@ class Parked:
     unit: str
     kind: str
 
+    @property
+    def is_dry(self) -> bool:
+        """Whether it waits for a person (or the next day), not only for calls in flight."""
+        return self.kind != "wait"
+
 
 @dataclass(frozen=True, slots=True)
 class Recovering:

@@ -59,10 +59,10 @@ class Settings:
     tenant_max_usd_day: Decimal | None = None
     tenant_max_usd_month: Decimal | None = None
     scopes: str = ""
-    """Further scopes that every run is in: `agent`, `model`, or both with a comma. Without it those with a limit."""
+    """Further scopes that every run is in: `agent`, `model` or both with a comma. Else those with a limit."""
     on_exhausted: str = "park"
-    """What a run does when a scope around it is dry: `park` (wait for money), `stop` (make its closing turn), or
-    `winddown` (wait, but make it when only the escrows of runs that wait are in the way)."""
+    """What a run does when a scope around it is dry: `park` (wait for money), `stop` (make its closing turn)
+    or `winddown` (wait, but make it when only the escrows of runs that wait are in the way)."""
     park_seconds: float = 604_800.0
     """How long a run may wait for money before its closing turn is made."""
     on_unpriced: str = "refuse"

@@ -11,7 +11,7 @@ from agentq.provider.types import ChatResult
 
 def unpriced(agent: Agent) -> list[str]:
     """The models that may answer for this agent and have no price."""
-    return [model for model in agent.models if model not in (agent.pricing or {})]
+    return [model for model in agent.models if agent.price(model) is None]
 
 
 def settle(

@@ -122,7 +122,7 @@ def encode_head(thread: Thread, usage: Usage) -> str:
         "errors": thread.spend.tool_errors,
         "unpriced": thread.unpriced_calls,
         "closing": thread.closing and thread.closing.value,
-        "anchor": thread.anchor and [thread.anchor.messages, thread.anchor.tokens],
+        "anchor": thread.anchor and [thread.anchor.messages, thread.anchor.tokens, thread.anchor.tokenizer],
         "pending": list(thread.pending_approvals),
         "stop": thread.stop_reason,
     }

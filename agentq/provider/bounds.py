@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agentq.provider.client import LLMClient
@@ -43,6 +43,8 @@ class Anchor:
 
     messages: int
     tokens: int
+    tokenizer: int = field(default=0, compare=False)
+    """Which model counted: a number of the agent's; 0 where it is not known."""
 
 
 def input_bound(request: ChatRequest, anchor: Anchor | None = None, family: Family = UNKNOWN) -> int:

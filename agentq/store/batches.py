@@ -10,7 +10,7 @@ import redis
 from agentq.core.errors import ConflictError
 from agentq.core.lifecycle import RunState
 from agentq.core.money import format_usd
-from agentq.core.records import BatchRecord
+from agentq.core.records import BatchRecord, Parked
 from agentq.store.keys import Keys
 from agentq.store.scripts import Scripts, unexpected
 
@@ -128,4 +128,15 @@ class Batches:
             for run in live[start : start + _CHUNK]:
                 pipeline.hget(self._keys.run(run), "state")
             counts.update(RunState(state) for state in pipeline.execute() if state and state != "ended")
+        return counts
+
+    def parked(self, name: str) -> Counter[Parked]:
+        """What money the parked runs of a batch wait for, and how many wait for it."""
+        counts: Counter[Parked] = Counter()
+        live = self.live(name)
+        for start in range(0, len(live), _CHUNK):
+            pipeline = self._client.pipeline(transaction=False)
+            for run in live[start : start + _CHUNK]:
+                pipeline.hmget(self._keys.run(run), ["park_scope", "park_unit", "park_kind"])
+            counts.update(Parked(*found) for found in pipeline.execute() if found[0])
         return counts

@@ -33,7 +33,7 @@ Refusal = Literal["STALE", "CLOSED"]
 
 PARK_MS = 7 * 86_400_000
 RECOVER_MS = 20_000
-"""How long nothing is reserved after a rollback: a lease and a heartbeat; then all have said what they hold."""
+"""How long nothing is reserved after a rollback: a lease and a heartbeat; then all have spoken."""
 SWEEP = 64
 """Parked runs that one script of a sweep looks at."""
 

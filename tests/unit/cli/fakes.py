@@ -13,7 +13,7 @@ from agentq.app.result import Result as RunResult
 from agentq.cli import main
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
-from agentq.core.records import Account, BatchRecord, RunRecord, RunSpec
+from agentq.core.records import Account, BatchRecord, Parked, RunRecord, RunSpec
 from agentq.core.settings import Settings
 from agentq.provider.types import Usage
 
@@ -55,13 +55,18 @@ class FakeBatch:
     reasons: Mapping[str, int] = field(default_factory=lambda: {"finished": 2})
     waiting: int = 0
     queued: int = 0
+    money: Mapping[Parked, int] = field(default_factory=dict)
     found: list[RunResult] = field(default_factory=lambda: [result("a"), result("b")])
     cancelled: bool = False
 
     def counts(self) -> dict[str, int]:
         ended = sum(self.reasons.values())
         live = {"queued": self.queued, "running": 0, "cancelling": 0, "waiting": self.waiting}
+        live["parked"] = sum(self.money.values())
         return {"total": ended + sum(live.values()), "ended": ended, **live}
+
+    def parked(self) -> Mapping[Parked, int]:
+        return self.money
 
     def stop_reasons(self) -> dict[str, int]:
         return dict(self.reasons)

@@ -15,7 +15,7 @@ from agentq.cli.resultline import result_line
 from agentq.cli.tally import Tally
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
-from agentq.core.records import PendingCall
+from agentq.core.records import Parked, PendingCall
 from agentq.worker.upfile import UpFile, UpState
 from tests.unit.cli.fakes import FakeApp, FakeBatch, invoke, result, run_record
 
@@ -74,6 +74,9 @@ def test_standard_input_needs_a_name(app: FakeApp) -> None:
         (FakeBatch(reasons={"loop_detected": 1, "cost_budget": 1}), 3),
         (FakeBatch(reasons={"loop_detected": 1}, waiting=1), 5),
         (FakeBatch(queued=1), 6),
+        (FakeBatch(money={Parked("tenant:acme", "usd", "exhausted"): 2}), 4),
+        (FakeBatch(money={Parked("tenant:acme", "usd", "wait"): 2}), 6),  # calls in flight will make room
+        (FakeBatch(money={Parked("batch:b", "tokens", "frozen"): 1}, waiting=1), 5),
         (
             FakeBatch(
                 reasons={"model_error": 1},
@@ -90,6 +93,22 @@ def test_standard_input_needs_a_name(app: FakeApp) -> None:
 def test_wait_says_by_its_exit_code_how_the_batch_ended(app: FakeApp, batch: FakeBatch, code: int) -> None:
     app.only = batch
     assert invoke("wait", "b", "--timeout", "0").exit_code == code
+
+
+def test_wait_says_what_parked_runs_wait_for_and_what_to_type(app: FakeApp) -> None:
+    app.only = FakeBatch(
+        money={
+            Parked("tenant:acme@day", "usd", "exhausted"): 2,
+            Parked("batch:b", "tokens", "winddown"): 1,
+            Parked("global", "usd", "frozen"): 1,
+        }
+    )
+    said = invoke("wait", "b").stderr
+    assert "2 runs parked: the USD of tenant:acme@day are used up" in said
+    assert "agentq budget topup tenant:acme@day --usd N   goes on; goes on by itself in the next" in said
+    assert "1 run parked: the tokens of batch:b are held by runs that wait" in said
+    assert "agentq budget topup batch:b --tokens N   goes on\n" in said
+    assert "agentq budget unfreeze global" in said
 
 
 def test_submit_and_wait_as_events_end_in_a_result(app: FakeApp, tmp_path: Path) -> None:
