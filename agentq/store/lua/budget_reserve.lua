@@ -31,7 +31,7 @@ if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
 local h = redis.call('HMGET', open, 'n', 'escrow', reservation)
 local of, number, size = string.match(h[1] or '', '^(%S+) (%d+) (%d+)$')
 if of == fence and n <= tonumber(number) then
-  if h[3] and n == tonumber(number) then return {'OK', reservation, size} end
+  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size)} end
   return {'CLOSED'}
 end
 if l[2] and tonumber(l[2]) > now_ms() then return {'RECOVERING', l[2]} end

@@ -20,9 +20,13 @@ for _, field in ipairs({'ul', 'tl'}) do
   if limit then
     local f = redis.call('HMGET', key, field, 'd' .. field)
     local now, by_default = f[1] or '', f[2] or ''
-    -- A default stands as long as nobody has touched it.
+    -- A default stands as long as nobody has touched it; `-` says that an operator has.
     if default and now ~= by_default then limit = now end
-    if default and limit ~= now then redis.call('HSET', key, 'd' .. field, limit) end
+    if not default then
+      redis.call('HSET', key, 'd' .. field, '-')
+    elseif limit ~= now then
+      redis.call('HSET', key, 'd' .. field, limit)
+    end
     if limit ~= now then
       if limit == '' then redis.call('HDEL', key, field) else redis.call('HSET', key, field, limit) end
       told[#told + 1] = field .. ' ' .. (now == '' and '-' or now) .. ' ' .. (limit == '' and '-' or limit)
@@ -30,8 +34,20 @@ for _, field in ipairs({'ul', 'tl'}) do
   end
 end
 if ARGV[7] ~= '=' then
-  for _, word in ipairs({'park', 'stop', 'winddown'}) do set_word(scope, word, word == ARGV[7]) end
-  told[#told + 1] = 'on_exhausted ' .. (ARGV[7] == '' and '-' or ARGV[7])
+  local f, now, chosen = redis.call('HMGET', key, 'c', 'dc'), '', ARGV[7]
+  for _, word in ipairs({'park', 'stop', 'winddown'}) do
+    if string.find(f[1] or '', word, 1, true) then now = word end
+  end
+  if default and now ~= (f[2] or '') then chosen = now end
+  if not default then
+    redis.call('HSET', key, 'dc', '-')
+  elseif chosen ~= now then
+    redis.call('HSET', key, 'dc', chosen)
+  end
+  if chosen ~= now then
+    for _, word in ipairs({'park', 'stop', 'winddown'}) do set_word(scope, word, word == chosen) end
+    told[#told + 1] = 'on_exhausted ' .. (now == '' and '-' or now) .. ' ' .. (chosen == '' and '-' or chosen)
+  end
 end
 if #told > 0 then
   note('limit', scope, {scope}, {}, {'w', table.concat(told, ', '), 'a', ARGV[2], 'r', ARGV[3]})

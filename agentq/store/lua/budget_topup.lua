@@ -23,7 +23,7 @@ for _, field in ipairs({'ul', 'tl'}) do
   end
 end
 if #told > 0 then
-  for field, limit in pairs(new) do redis.call('HSET', key, field, limit) end
+  for field, limit in pairs(new) do redis.call('HSET', key, field, limit, 'd' .. field, '-') end
   note('topup', scope, {scope}, {}, {'w', table.concat(told, ', '), 'a', ARGV[2], 'r', ARGV[3]})
   limit_changed(scope)
 end
