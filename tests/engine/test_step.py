@@ -12,6 +12,7 @@ import redis
 from agentq.agent import Budgets, LoopDetector, Thread
 from agentq.core.failpoints import FailpointError
 from agentq.core.lifecycle import StopReason
+from agentq.core.records import Actor, Parked
 from agentq.engine.cancel import cancel_run
 from agentq.provider.errors import InvalidRequest, RateLimited, TransientError
 from agentq.provider.types import ChatRequest, ChatResult, Role, Usage
@@ -312,9 +313,12 @@ def test_a_run_that_is_stopped_gets_its_closing_turn_inside_its_ceiling(rig: Rig
     assert account.overage_nano == 0
 
 
-def test_a_batch_that_is_dry_closes_its_runs_and_is_named(rig: Rig):
+# ── a dry scope ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_that_is_dry_closes_its_runs_that_stop_and_is_named(rig: Rig):
     client = Moody([ONE, TWO, "closing words"])
-    rig.agent(client, look, budgets=FREE)
+    rig.agent(client, look, budgets=FREE, on_exhausted="stop")
     open_batch(rig.store, usd=3 * CALL_NANO)
     run = rig.submit(batch="b1")
     rig.drain()
@@ -327,7 +331,7 @@ def test_a_batch_that_is_dry_closes_its_runs_and_is_named(rig: Rig):
 
 def test_a_run_that_a_dry_batch_never_admitted_ends_without_an_answer_and_without_a_call(rig: Rig):
     client = Moody([ONE, "done"])
-    rig.agent(client, look, budgets=FREE)
+    rig.agent(client, look, budgets=FREE, on_exhausted="stop")
     open_batch(rig.store, usd=2 * CALL_NANO)
     first, second = rig.submit(batch="b1"), rig.submit(batch="b1")
     rig.drain()
@@ -340,25 +344,30 @@ def test_a_run_that_a_dry_batch_never_admitted_ends_without_an_answer_and_withou
 
 
 def test_a_run_waits_for_money_that_a_call_in_flight_may_give_back(rig: Rig):
-    client = Moody(["done"], usage=Usage(500, 100))
+    """It is parked while the other one calls, and woken when that one ends and gives back its escrow."""
+    client = Moody(["done"])
     rig.agent(client, look, budgets=FREE)
     open_batch(rig.store, usd=3 * CALL_NANO)
     first, second = rig.submit(batch="b1"), rig.submit(batch="b1")
-    client.moods = [lambda request: rig.step()]
-    before = rig.store.watch.server_ms()
+
+    def meanwhile(request: ChatRequest) -> None:
+        rig.step()
+        record = rig.record(second)
+        assert (record.state, record.parked) == ("parked", Parked("batch:b1", "usd", "wait"))
+        rig.check()
+
+    client.moods = [meanwhile]
     rig.step()
     assert rig.record(first).stop_reason == "finished"
-    run = dump(rig.store)[f"run:{second}"][0]
-    assert run["state"] == "queued"
-    assert "failures" not in run
-    assert before + 500 <= int(run["not_before"]) <= rig.store.watch.server_ms() + 1000
-    assert rig.queue == []
-    assert client.call_count == 1
-    ready(rig.store, second)
-    rig.rescue()
-    rig.store.ledger.set_limit("batch:b1", usd=4 * CALL_NANO, tokens=None)
+    record = rig.record(second)
+    assert (record.state, record.parked, record.failures) == ("queued", None, 0)
+    assert (rig.queue, client.call_count) == ([], 1)
+    rig.check()
+    assert rig.rescue() == []
+    assert rig.queue == [(second, 0)]
     rig.drain()
     assert rig.record(second).stop_reason == "finished"
+    assert client.bill_nano == 2 * CALL_NANO
     rig.check()
 
 
@@ -457,7 +466,7 @@ def test_a_closing_turn_that_was_turned_away_is_tried_again_with_the_same_money(
 
 def test_a_closing_turn_tried_again_still_names_the_scope_that_was_dry(rig: Rig):
     client = Moody([ONE, "closing words"], moods=[None, RateLimited("a")])
-    rig.agent(client, look, budgets=FREE)
+    rig.agent(client, look, budgets=FREE, on_exhausted="stop")
     open_batch(rig.store, usd=2 * CALL_NANO)
     record = finish_or_fail(rig, rig.submit(batch="b1"))
     assert (record.stop_reason, record.answer) == ("cost_budget", "closing words")
@@ -492,7 +501,8 @@ def test_a_gated_call_holds_the_whole_step_and_shows_what_is_asked(rig: Rig):
     assert rig.thread(run).pending_approvals == [waits.signature]
     assert abs(waits.asked_at_ms - before) < 5_000
     assert before + 60_000 <= waits.deadline_ms <= rig.store.watch.server_ms() + 60_000
-    assert money(rig.store, f"run:{run}") == {"us": CALL_NANO, "ts": 600, "ue": CALL_NANO, "te": 600}
+    escrow = {"ue": CALL_NANO, "te": 600, "ui": CALL_NANO, "ti": 600}
+    assert money(rig.store, f"run:{run}") == {"us": CALL_NANO, "ts": 600} | escrow
     rig.check()
     assert cancel_run(rig.store, run, by="me")
     record = rig.record(run)
@@ -781,10 +791,10 @@ def test_a_reservation_whose_answer_is_lost_costs_nothing(rig: Rig, lost: str):
     assert (ended.answer, ended.usd_nano) == ("closing words", 2 * CALL_NANO)
 
 
-def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(rig: Rig):
-    """Each holds an escrow and has no reply yet: neither may wait for the other's."""
+def two_that_died(rig: Rig, **options: Any) -> list[str]:
+    """Two runs of a batch for 4.5 calls whose workers died in the first call: each holds an escrow."""
     open_batch(rig.store, "b1", usd=CALL_NANO * 9 // 2)
-    rig.agent(Moody(["done"]), look, budgets=FREE)
+    rig.agent(Moody(["done"]), look, budgets=FREE, **options)
     runs = [rig.submit(f"task {n}", batch="b1") for n in range(2)]
     for run in runs:
         with pytest.MonkeyPatch.context() as patch:
@@ -792,9 +802,27 @@ def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(r
             with pytest.raises(FailpointError):
                 rig.step()
         rig.revive(run)
+    return runs
+
+
+def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(rig: Rig):
+    """Neither may wait for the other's escrow for ever: one is parked, the other's way is free then, or it closes."""
+    runs = two_that_died(rig, on_exhausted="stop")
     ends = [finish_or_fail(rig, run) for run in runs]
     assert {end.stop_reason for end in ends} == {StopReason.COST_BUDGET}
     assert all(end.answer and end.stop_scope == "batch:b1" for end in ends)
+    rig.check()
+
+
+def test_runs_that_wait_only_for_each_other_s_escrows_say_so_and_end_on_a_top_up(rig: Rig):
+    runs = two_that_died(rig)
+    rig.drain()
+    parked = {rig.record(run).parked for run in runs}
+    assert {rig.record(run).state.value for run in runs} == {"parked"}
+    assert parked <= {Parked("batch:b1", "usd", "winddown"), Parked("batch:b1", "usd", "wait")}
+    rig.check()
+    rig.store.ledger.topup("batch:b1", usd=3 * CALL_NANO, actor=Actor("o1", "ann"))
+    assert {finish_or_fail(rig, run).stop_reason for run in runs} == {StopReason.FINISHED}
     rig.check()
 
 

@@ -7,7 +7,16 @@ import redis
 
 from agentq.core.errors import ConflictError
 from agentq.store import Store
-from tests.support.harness import RETENTION_MS, call, dump, open_batch, submit_run, twice, untouched
+from tests.support.harness import (
+    RETENTION_MS,
+    call,
+    dump,
+    entries_of,
+    open_batch,
+    submit_run,
+    twice,
+    untouched,
+)
 
 
 def test_a_new_batch_is_empty_and_has_its_limits(store: Store):
@@ -19,7 +28,11 @@ def test_a_new_batch_is_empty_and_has_its_limits(store: Store):
     assert not has_end
     assert state["scope:batch:b1"] == ({"ul": "1000", "tl": "50"}, False)
     assert state["batches"] == ([("b1", created)], False)
-    assert set(state) == {"batch:b1", "scope:batch:b1", "batches"}
+    assert set(state) == {"batch:b1", "scope:batch:b1", "batches", "ledger", "log"}
+    assert set(state["ledger"][0]) == {"born"}
+    assert [(entry["o"], entry["s"], entry["w"]) for entry in entries_of(store)] == [
+        ("open", "batch:b1", "ul - 1000, tl - 50")
+    ]
 
 
 def test_a_batch_without_limits_has_no_account_yet(store: Store):

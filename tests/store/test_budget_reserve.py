@@ -114,7 +114,13 @@ def test_only_escrows_in_the_way_is_winddown(store: Store):
     reserve(store, first, 1, 10, eu=60)
     store.runs.commit_tools(first, Delta("{}"), Settlement(f"{first.fence}:1", "release"))
     with untouched(store):
+        # Who holds it is at work: it will end, or be parked.
+        assert reserve(store, second, 1, 41) == Denied("batch:b1", "usd", "wait")
+    store.runs.commit_wait(first, Delta("{}"), None, [], 60_000)
+    with untouched(store):
         assert reserve(store, second, 1, 41) == Denied("batch:b1", "usd", "winddown")
+    assert isinstance(reserve(store, second, 1, 40), Granted)
+    check_invariants(store, ["r1", "r2"])
 
 
 def test_the_escrow_is_set_and_not_added(store: Store, lease: Lease):

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Delta, Failure, Settlement
+from agentq.core.records import Actor, Delta, Failure, Parked, Settlement
 from agentq.store import Store, keys
 from agentq.store.keys import PERMANENT
 from agentq.store.watch import DEATHS_MAX
 from tests.support.harness import (
     LEASE_MS,
     age,
+    call,
     check_invariants,
     claim_run,
     due,
@@ -28,7 +29,7 @@ from tests.support.harness import (
 from tests.support.leaks import assert_no_leaks
 
 ENDINGS = ("finished", "cancelled", "thawed", "exhausted", "expired", "cancelled in a call")
-FIXED_FIELDS = {"run:<r>", "scope:run:<r>", "scope:batch:<b>", "scope:<s>", "clock", "batch:<b>"}
+FIXED_FIELDS = {"run:<r>", "scope:run:<r>", "scope:batch:<b>", "scope:<s>", "clock", "batch:<b>", "ledger"}
 DELTA = Delta('{"step":1}', ('{"role":"assistant"}',), ('["step"]',), {"pay:1": "done"})
 
 
@@ -64,7 +65,11 @@ def end(store: Store, run_id: str, ending: str) -> None:
 def everything(store: Store) -> list[str]:
     """A namespace in which everything has happened and ended; answers its runs."""
     store.ledger.set_limit("global", usd=10**9, tokens=10**9)
-    store.ledger.set_limit("tenant:acme", usd=10**9, tokens=None)
+    store.ledger.set_limit("tenant:acme", usd=10**9, tokens=None, on_exhausted="park")
+    store.ledger.set_limit("tenant:acme@day", usd=10**9)
+    store.ledger.set_limit("tenant:acme@month", tokens=10**9, actor=Actor("o1", "ann"))
+    store.ledger.set_limit("agent:a", usd=1)
+    store.ledger.book("tenant:acme", "charge", usd=6 * 10**8, actor=Actor("o2", "ann", "an alert"))
     open_batch(store, usd=10**6, tokens=10**6)
     runs = []
     for number, ending in enumerate(ENDINGS):
@@ -75,7 +80,15 @@ def everything(store: Store) -> list[str]:
             end(store, run_id, ending)
     store.batches.seal("b1")
     store.watch.sign_on("w1", 60)
+    store.client.hdel(store.keys.ledger, f"op:{store.ledger.operations.process}")
+    store.ledger.check()
+    store.client.hdel(store.keys.ledger, "recovering")
+    call(store, "ledger_reassert", runs[0], "9-lost:1", 5, 5, "")
     due(store)
+    call(store, "ledger_fold", 10, 20)
+    store.ledger.freeze("agent:b", actor=Actor("o3", "ann"))
+    # What a tick has not logged yet.
+    store.ledger.book("agent:a", "charge", usd=1, actor=Actor("o4", "ann"))
     return runs
 
 
@@ -95,7 +108,9 @@ def test_an_ended_run_leaves_no_key_without_an_end(store: Store, ending: str, ba
 def test_a_namespace_in_which_all_has_ended_has_only_permanent_keys_without_an_end(store: Store):
     runs = everything(store)
     endless = {name for name, (_, has_end) in dump(store, without=()).items() if not has_end}
-    assert endless == {*PERMANENT, "scope:global", "scope:tenant:acme"} - {"watch"}
+    scopes = {"global", "tenant:acme", "tenant:acme@day", "tenant:acme@month", "agent:a", "agent:b"}
+    stay = {f"scope:{scope}" for scope in scopes} | {"checkpoint:global", "checkpoint:tenant:acme"}
+    assert endless == {*PERMANENT, *stay} - {"watch", "parked"}
     check_invariants(store, runs)
 
 
@@ -115,11 +130,17 @@ def table() -> dict[str, tuple[str, str]]:
 
 def row_of(rows: dict[str, tuple[str, str]], name: str) -> str:
     """The most special row for this key."""
-    found = [
-        row
-        for row in rows
-        if re.fullmatch(re.sub(r"<(s|custom_id)>", ".+", re.sub(r"<[rbt]>", "[^:]+", row)), name)
-    ]
+    placeholders = {
+        r"<[rbt]>": "[^:]+", r"<(s|custom_id|list|scope|id)>": ".+", "<window>": "(day|month)",
+        "@day:<date>": r"@(day|month):[0-9-]+",
+    }  # fmt: skip
+
+    def pattern(row: str) -> str:
+        for placeholder, meaning in placeholders.items():
+            row = re.sub(placeholder, lambda _: meaning, row)  # noqa: B023 - used at once
+        return row
+
+    found = [row for row in rows if re.fullmatch(pattern(row), name)]
     assert found, f"keys.py's table has no row for {name}"
     return max(found, key=len)
 
@@ -142,9 +163,18 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     store.runs.commit_wait(lease, DELTA, None, [], 60_000)
     happened.append(seen(store))
+    submit_run(store, "dry", batch="b9")
+    lease = claim_run(store, "dry").lease
+    parked = reserve(store, lease, 1, usd=991, tokens=1, policy="park")
+    assert parked == Parked("batch:b9", "usd", "winddown")
+    happened.append(seen(store))
+    store.ledger.sweep("batch:b9")
+    happened.append(seen(store))
+    store.ledger.winddown("batch:b9", actor=Actor("o9", "ann"))
+    happened.append(seen(store))
     submit_run(store, "again")
     age(store, "again")
-    assert due(store).hints == [("again", 0)]
+    assert due(store).hints == [("again", 0), ("dry", 0)]
     happened.append(seen(store))
     store.runs.release(claim_run(store, "again").lease, delay_ms=1000, failed=Failure("why", 1))
     happened.append(seen(store))
@@ -160,5 +190,6 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
             if row in FIXED_FIELDS:
                 text = rows["scope:<s>" if rows[row][1] == "as every scope" else row][1]
                 unknown = fields - set(text.replace(",", "").split())
-                assert not {field for field in unknown if not field.startswith("stop:")}, row
+                free = ("stop:", "op:", "sweep:")
+                assert not {field for field in unknown if not field.startswith(free)}, row
     assert used == set(rows)

@@ -36,14 +36,15 @@ def test_a_new_run_is_queued_watched_and_limited(store: Store):
     assert before <= created <= after
     assert not has_end
     assert run == {
-        "state": "queued", "step": "0", "phase": "model", "fence": "0-", "rn": "0", "hash": "h1",
+        "state": "queued", "step": "0", "phase": "model", "fence": "0-", "hash": "h1",
         "custom_id": "", "batch": "", "tenant": "acme", "scopes": "global tenant:acme run:r1",
         "ttl": str(RETENTION_MS), "spec": "{}", "head": "{}",
     }  # fmt: skip
     assert state["run:r1:msgs"] == ([HELLO], False)
     assert state["scope:run:r1"] == ({"ul": "1000", "tl": "50"}, False)
     assert state["watch"] == ([("r1", created + GRACE_MS)], False)
-    assert set(state) == {"run:r1", "run:r1:msgs", "scope:run:r1", "watch"}
+    assert set(state) == {"run:r1", "run:r1:msgs", "scope:run:r1", "watch", "ledger"}
+    assert set(state["ledger"][0]) == {"born"}
 
 
 def test_a_custom_id_gives_the_first_run_again_and_refuses_other_content(store: Store):

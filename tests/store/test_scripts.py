@@ -56,7 +56,7 @@ def test_a_call_that_was_interrupted_leaves_no_reply_for_the_next(store, monkeyp
 
 def test_a_wrong_answer_of_a_script_is_an_error_and_the_connection_goes_on(store):
     with pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
-        store.ledger._scripts.call("scope_limit", "global", "-1", "")
+        store.ledger._scripts.call("budget_set", "o1", "me", "", "global", "-1", "", "=", 0)
     store.ledger.set_limit("global", usd=5, tokens=None)
 
 

@@ -63,7 +63,9 @@ def test_thread_bill_and_progress_move_together(store: Store, lease: Lease, outc
     assert state["run:r1:cache"][0] == {"pay:1": "done"}
     assert state["run:r1"][0]["head"] == '{"step":1}'
     spent = {"us": 50, "ts": 5}
-    assert money(store, "run:r1") == (spent if outcome == "end" else spent | {"ue": 30, "te": 3})
+    escrow = {} if outcome == "end" else {"ue": 30, "te": 3}
+    idle = {"ui": 30, "ti": 3} if outcome == "wait" else {}
+    assert money(store, "run:r1") == spent | escrow | idle
     check_invariants(store, ["r1"])
 
 
@@ -104,7 +106,8 @@ def test_a_waiting_run_has_its_deadline_in_watch_and_holds_no_lease(store: Store
     assert store.watch.live() == {"r1": record.pending[0].deadline_ms}
     waits = record.pending[0]
     assert (waits.id, waits.tool, waits.signature, waits.asked_at_ms) == ("c1", "pay", "pay:1", 5)
-    assert money(store, "run:r1") == {"us": 50, "ts": 5, "ue": 30, "te": 3}
+    assert money(store, "run:r1") == {"us": 50, "ts": 5, "ue": 30, "te": 3, "ui": 30, "ti": 3}
+    check_invariants(store, ["r1"])
 
 
 def test_an_ended_run_has_its_answer_no_escrow_and_an_end(store: Store, lease: Lease):
@@ -186,12 +189,13 @@ def test_a_thawed_worker_books_what_it_spent_once_and_changes_no_thread(
     kill(store)
     assert money(store, "run:r1") == {"us": 70, "ts": 7, "uf": 70, "ue": 30, "te": 3}
     claim_run(store)
-    before = dump(store, without=("clock", "log", "run:r1:forfeits"))
+    apart = ("clock", "log", "run:r1:forfeits", "events")
+    before = dump(store, without=apart)
     args = arguments(lease, outcome, how=how, usd=str(usd), tokens=str(tokens))
     assert twice(store, "step_commit", *args) == ["STALE"]
     books = {"us": usd, "ts": tokens, "uo": max(0, usd - 70)}
     books = {name: amount for name, amount in books.items() if amount} | {"ue": 30, "te": 3}
-    after = dump(store, without=("clock", "log", "run:r1:forfeits"))
+    after = dump(store, without=apart)
     for scope in ("global", "tenant:acme", "run:r1"):
         assert money(store, scope) == books
         after.pop(f"scope:{scope}")

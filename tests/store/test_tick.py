@@ -24,7 +24,7 @@ def entries(store: Store, **scores: int) -> None:
 
 
 def test_nothing_is_due_in_an_empty_namespace(store: Store):
-    assert twice(store, "tick", LEASE_MS, 10, 10, 10, 5000, 300_000) == [[], []]
+    assert twice(store, "tick", LEASE_MS, 10, 10, 10, 5000, 300_000) == [[], [], [], []]
 
 
 def test_queued_runs_are_hints_and_all_others_are_to_be_put_right(store: Store):
@@ -70,8 +70,8 @@ def test_a_long_queue_does_not_hide_a_dead_worker(store: Store):
     claim_run(store, "r2")
     entries(store, r1=10, r2=20)
     looks = (LEASE_MS, 1, 0, 10, 5000, 300_000)
-    assert call(store, "tick", *looks) == [[], []]
-    assert call(store, "tick", *looks) == [[], ["r2"]]
+    assert call(store, "tick", *looks) == [[], [], [], []]
+    assert call(store, "tick", *looks) == [[], ["r2"], [], []]
 
 
 def test_a_tick_that_sends_nothing_changes_nothing_but_the_clock(store: Store):

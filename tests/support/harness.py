@@ -138,6 +138,13 @@ def ready(store: Store, run_id: str) -> None:
     age(store, run_id)
 
 
+def unswept(store: Store) -> None:
+    """Every list of parked runs may be swept at once: nobody has just done it."""
+    for name in store.client.hkeys(store.keys.ledger):
+        if name.startswith("sweep:"):
+            store.client.hdel(store.keys.ledger, name)
+
+
 def steady(store: Store) -> None:
     """Ticks have come without a gap: nobody is given patience."""
     store.client.hset(
@@ -211,29 +218,53 @@ def money(store: Store, scope: str) -> dict[str, int]:
 
 # ── invariants ───────────────────────────────────────────────────────────────────────────────────────
 
+AMOUNTS = ("us", "ts", "ur", "tr", "ue", "te", "uf", "uo")
+"""The fields of an account that only the log changes; `ui` and `ti` are an index beside it."""
+_MOVES_NOTHING = {"open", "alert", "limit", "topup", "freeze", "unfreeze", "winddown", "incident"}
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the ledger's log."""
+
+    op: str
+    id: str
+    accounts: tuple[str, ...]
+    deltas: Mapping[str, int]
+    fields: Mapping[str, str]
+
+    @classmethod
+    def read(cls, fields: Mapping[str, str]) -> Entry:
+        pairs = fields["d"].split()
+        deltas = dict(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
+        assert all(deltas.values()), f"an entry says that nothing has changed: {fields}"
+        return cls(fields["o"], fields["i"], tuple(fields["s"].split()), deltas, fields)
+
 
 @dataclass
-class _Books:
+class Books:
     """One run's money, folded from the log alone."""
 
-    open: dict[str, tuple[int, int]] = field(default_factory=dict)
-    spent: dict[str, tuple[int, int]] = field(default_factory=dict)
-    forfeited: dict[str, tuple[int, int]] = field(default_factory=dict)
-    escrow: tuple[int, int] = (0, 0)
+    open: dict[str, Pair] = field(default_factory=dict)
+    spent: dict[str, Pair] = field(default_factory=dict)
+    forfeited: dict[str, Pair] = field(default_factory=dict)
+    accounts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where each reservation stands: it closes where it was made."""
+    escrow: Pair = (0, 0)
     overage: int = 0
 
-    def take(self, op: str, reservation: str, deltas: Mapping[str, int]) -> None:
-        d = defaultdict(int, deltas)
+    def take(self, entry: Entry, reservation: str) -> None:
+        d = defaultdict(int, entry.deltas)
         held = (d["ur"], d["tr"])
         cost, back = (d["us"], d["ts"]), (-d["ur"], -d["tr"])
         self.escrow = (self.escrow[0] + d["ue"], self.escrow[1] + d["te"])
         self.overage += d["uo"]
-        match op:
-            case "reserve":
-                self.open[reservation] = held
-            case "convert":
-                assert self.escrow == (0, 0)
-                self.open[reservation] = held
+        match entry.op:
+            case "reserve" | "convert":
+                assert reservation not in self.accounts, f"{reservation} is made twice"
+                assert entry.op == "reserve" or self.escrow == (0, 0)
+                self.open[reservation], self.accounts[reservation] = held, entry.accounts
             case "settle":
                 assert self.open.pop(reservation) == back
                 self.spent[reservation] = cost
@@ -248,53 +279,63 @@ class _Books:
                 assert self.open.pop(reservation) == back
             case "restore":
                 assert self.open.pop(reservation) == back == (d["ue"], d["te"])
-            case "reassert" | "charge" | "adjust":
-                self.spent[f"{op} {len(self.spent)}"] = cost
+            case "reassert":
+                assert reservation not in self.spent
+                self.spent[reservation] = cost
             case "escrow":
                 assert self.escrow == (0, 0)
-            case "move":
-                pass
             case _:
-                raise AssertionError(f"the log has an unknown operation {op!r}")
-
-    def fields(self) -> dict[str, int]:
-        def total(amounts: Mapping[str, tuple[int, int]], i: int) -> int:
-            return sum(amount[i] for amount in amounts.values())
-
-        return {
-            "us": total(self.spent, 0),
-            "ts": total(self.spent, 1),
-            "ur": total(self.open, 0),
-            "tr": total(self.open, 1),
-            "ue": self.escrow[0],
-            "te": self.escrow[1],
-            "uf": total(self.forfeited, 0),
-            "uo": self.overage,
-        }
-
-
-_NO_RUN = {"alert", "limit", "topup", "freeze", "unfreeze", "winddown", "incident", "move"}
+                raise AssertionError(f"the log has an unknown operation {entry.op!r}")
+        if reservation in self.accounts:
+            assert entry.accounts == self.accounts[reservation], entry
 
 
 def entries_of(store: Store) -> list[dict[str, str]]:
-    """The ledger's log, whose numbers have no gap."""
+    """The ledger's log, whose numbers have no gap and go on where the checkpoint ends."""
     entries: Any = store.client.xrange(store.keys.log)
     numbers = [int(name.partition("-")[2]) for name, _ in entries]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+    folded = store.client.hget(store.keys.ledger, "folded")
+    first = min(1, *numbers, 1) if folded is None else int(folded) + 1
+    assert numbers == list(range(first, first + len(numbers)))
     return [entry for _, entry in entries]
 
 
-def fold_log(store: Store) -> dict[str, _Books]:
-    """Every run's money by the log: what the accounts must say, had they only the log."""
-    books: dict[str, _Books] = defaultdict(_Books)
-    for entry in entries_of(store):
-        if entry["o"] in _NO_RUN:
-            continue
-        run_id, _, reservation = entry["i"].partition(":")
-        pairs = entry["d"].split()
-        deltas = dict(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
-        books[run_id].take(entry["o"], reservation, deltas)
+def fold_log(store: Store) -> dict[str, Books]:
+    """Every run's money by the log, which must be whole."""
+    books: dict[str, Books] = defaultdict(Books)
+    for fields in entries_of(store):
+        entry = Entry.read(fields)
+        if entry.op in _MOVES_NOTHING:
+            assert not entry.deltas, entry
+        elif entry.op == "move":
+            assert all("@" in account for account in entry.accounts), entry
+        elif entry.op not in {"charge", "adjust"}:
+            run_id, _, reservation = entry.id.partition(":")
+            books[run_id].take(entry, reservation)
     return books
+
+
+def totals(store: Store) -> dict[str, dict[str, int]]:
+    """What the checkpoint and the log say of every account: only what is not zero."""
+    sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    marker = store.keys.checkpoint("")
+    for key in store.client.scan_iter(match=f"{marker}*", count=1000):
+        for name, amount in store.client.hgetall(key).items():
+            sums[key.removeprefix(marker)][name] += int(amount)
+    for fields in entries_of(store):
+        entry = Entry.read(fields)
+        for account in entry.accounts:
+            if entry.op == "open":  # another account that had this name has expired
+                sums[account].clear()
+            for name, delta in entry.deltas.items():
+                sums[account][name] += delta
+    return {account: {k: v for k, v in fields.items() if v} for account, fields in sums.items()}
+
+
+def accounts_in(store: Store) -> list[str]:
+    """Every account that there is."""
+    marker = store.keys.scope("")
+    return sorted(key.removeprefix(marker) for key in store.client.scan_iter(match=f"{marker}*", count=1000))
 
 
 def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = True) -> None:
@@ -302,61 +343,130 @@ def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = Tru
 
     Args:
         run_ids: every run that was created.
-        capped: no scope stands above its limit (not where a test made a call cost more than its bound).
+        capped: no account stands above its limit (not where a test made a call cost more than its bound).
     """
     keys, client = store.keys, store.client
-    runs: dict[str, Any] = {run_id: client.hgetall(keys.run(run_id)) for run_id in run_ids}
-    books = fold_log(store)
-    assert set(books) <= set(runs)
-    expected: dict[str, dict[str, int]] = {}
-    for run_id, run in runs.items():
-        held = store.ledger.open_reservations(run_id)
-        escrow = held.pop("escrow", (0, 0))
-        assert (held, escrow) == (books[run_id].open, books[run_id].escrow), run_id
-        forfeits = {
-            name: tuple(map(int, text.split()[:2]))
-            for name, text in client.hgetall(keys.run(run_id, "forfeits")).items()
-        }
-        assert forfeits == books[run_id].forfeited, run_id
-        if run["state"] not in {"running", "cancelling"}:
-            assert not held, f"{run_id} is {run['state']} and holds {held}"
-        if run["state"] == "ended":
-            assert escrow == (0, 0), run_id
-        for scope in run["scopes"].split():
-            total = expected.setdefault(scope, defaultdict(int))
-            for name, amount in books[run_id].fields().items():
-                total[name] += amount
-            if run["state"] in {"parked", "waiting"}:
-                total["ui"] += escrow[0]
-                total["ti"] += escrow[1]
-    for scope, fields in expected.items():
-        _check_scope(store, scope, {name: amount for name, amount in fields.items() if amount}, capped=capped)
+    runs: dict[str, dict[str, str]] = {run_id: client.hgetall(keys.run(run_id)) for run_id in run_ids}
+    held = _check_runs(store, runs)
+    _check_accounts(store, held, capped=capped)
+    _check_parked(store, runs)
     live = sorted(run_id for run_id, run in runs.items() if RunState(run["state"]).is_live)
     assert sorted(client.zrange(keys.watch, 0, -1)) == live
     _check_ends(store, runs)
 
 
-def _check_scope(store: Store, scope: str, expected: Mapping[str, int], *, capped: bool) -> None:
-    assert money(store, scope) == expected, scope
-    assert all(amount >= 0 for amount in expected.values()), scope
-    account = store.ledger.account(scope)
-    if capped and account.left_nano is not None:
-        assert account.left_nano >= 0, account
-    if capped and account.tokens_limit is not None:
-        taken = account.tokens_spent + account.tokens_reserved + account.tokens_escrowed
-        assert taken <= account.tokens_limit, account
+def _check_runs(store: Store, runs: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
+    """Each run against its log, while that is whole; answers what all of them hold, by account."""
+    whole = store.client.hget(store.keys.ledger, "folded") is None
+    books = fold_log(store) if whole else {}
+    assert set(books) <= set(runs)
+    sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for run_id, run in runs.items():
+        texts = store.client.hgetall(store.keys.run(run_id, "open"))
+        texts.pop("n", None)
+        escrow = texts.pop("escrow", None)
+        forfeits = store.client.hgetall(store.keys.run(run_id, "forfeits"))
+        scopes = run["scopes"].split()
+        for name, text in texts.items():
+            _hold(sums, scopes, text, "ur", "tr")
+            assert run["state"] in {"running", "cancelling"}, f"{run_id} is {run['state']} and holds {name}"
+        for text in forfeits.values():
+            _hold(sums, scopes, text, "uf", "")
+        if escrow is not None:
+            assert run["state"] != "ended", f"{run_id} has ended and holds an escrow"
+            _hold(sums, scopes, escrow, "ue", "te")
+            if run["state"] in {"parked", "waiting"}:
+                _hold(sums, scopes, escrow, "ui", "ti")
+        if whole:
+            mine = books.get(run_id, Books())
+            assert {name: _pair(text) for name, text in texts.items()} == mine.open, run_id
+            assert {name: _pair(text) for name, text in forfeits.items()} == mine.forfeited, run_id
+            assert _pair(escrow or "0 0") == mine.escrow, run_id
+            for name, accounts in mine.accounts.items():
+                assert set(scopes) <= set(accounts), f"{run_id}:{name} skips a scope: {accounts}"
+    return sums
+
+
+def _pair(text: str) -> Pair:
+    usd, tokens = text.split()[:2]
+    return int(usd), int(tokens)
+
+
+def _hold(
+    sums: dict[str, dict[str, int]], scopes: Sequence[str], text: str, usd_field: str, token_field: str
+) -> None:
+    """Add what is held to each account in which it is held: the scopes, and the windows that it names."""
+    usd, tokens = _pair(text)
+    for account in [*scopes, *(word for word in text.split() if "@" in word)]:
+        sums[account][usd_field] += usd
+        if token_field:
+            sums[account][token_field] += tokens
+
+
+def _check_accounts(store: Store, held: Mapping[str, Mapping[str, int]], *, capped: bool) -> None:
+    booked, there = totals(store), accounts_in(store)
+    for account in sorted({*there, *booked, *held}):
+        if account not in there:
+            # Only a window may be gone, and only as a whole.
+            assert ":" in account.partition("@")[2] or not booked.get(account), f"{account} is missing"
+            continue
+        fields = money(store, account)
+        by_the_log = {name: fields[name] for name in AMOUNTS if name in fields}
+        assert by_the_log == booked.get(account, {}), f"{account}: the log says something else"
+        mine = held.get(account, {})
+        for name in ("ur", "tr", "ue", "te", "ui", "ti", "uf"):
+            assert fields.get(name, 0) == mine.get(name, 0), f"{account} {name}: {fields} and {dict(mine)}"
+        assert all(amount >= 0 for amount in fields.values()), f"{account}: {fields}"
+        if capped:
+            _check_limit(store, account, fields)
+
+
+def _check_limit(store: Store, account: str, fields: Mapping[str, int]) -> None:
+    limits_of = account.rpartition(":")[0] if ":" in account.partition("@")[2] else account
+    limits = store.client.hmget(store.keys.scope(limits_of), ["ul", "tl"])
+    for unit, limit in zip("ut", limits, strict=True):
+        taken = sum(fields.get(unit + what, 0) for what in "sre")
+        assert limit is None or taken <= int(limit), f"{account} is over its limit of {limit}: {fields}"
+
+
+def _check_parked(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
+    """The lists are exactly the parked runs, each once, where it says that it is."""
+    client, keys = store.client, store.keys
+    marker = keys.parked("")
+    found: list[tuple[str, str, int]] = []
+    for key in client.scan_iter(match=f"{marker}*", count=1000):
+        members: Any = client.zrange(key, 0, -1, withscores=True)
+        found += [(run_id, key.removeprefix(marker), int(since)) for run_id, since in members]
+    parked = {run_id: run for run_id, run in runs.items() if run["state"] == "parked"}
+    expected = [(run_id, run["park_scope"], int(run["parked"])) for run_id, run in parked.items()]
+    assert sorted(found) == sorted(expected)
+    lists = {name for _, name, _ in found}
+    assert client.smembers(f"{keys.prefix}parked") == lists
+    assert int(client.hget(keys.ledger, "parked") or 0) == len(lists)
+    for run_id, run in runs.items():
+        words = {name for name in run if name.startswith("park_")}
+        needed = {"park_scope", "park_unit", "park_kind", "park_need", "park_policy", "park_till"}
+        assert words == (needed if run_id in parked else set()), f"{run_id} is {run['state']}: {words}"
+        if run_id in parked:
+            assert client.zscore(keys.watch, run_id) <= int(run["park_till"])
 
 
 def _check_ends(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
-    allowed = [*PERMANENT, "scope:global", "scope:tenant:*"]
+    allowed = [*PERMANENT, "parked:*"]
+    for account in accounts_in(store):
+        # A window's account has an end; a tenant, an agent, a model, a key and what is set for windows have none.
+        if ":" not in account.partition("@")[2] and not account.startswith(("run:", "batch:")):
+            allowed += [f"scope:{account}", f"checkpoint:{account}"]
     for run_id, run in runs.items():
         if run["state"] != "ended":
-            allowed += [f"run:{run_id}", f"run:{run_id}:*", f"scope:run:{run_id}"]
+            allowed += [f"run:{run_id}", f"run:{run_id}:*"]
+            allowed += [f"scope:run:{run_id}", f"checkpoint:run:{run_id}"]
             allowed.append(f"ids:{run['tenant']}:{run['custom_id']}")
     for name in store.batches.names():
         batch = store.batches.read(name)
         if batch is not None and not (batch.sealed and batch.ended == batch.total):
-            allowed += [f"batch:{name}", f"batch:{name}:*", f"scope:batch:{name}"]
+            allowed += [f"batch:{name}", f"batch:{name}:*"]
+            allowed += [f"scope:batch:{name}", f"checkpoint:batch:{name}"]
     assert_no_leaks(store.client, store.keys.prefix, allowed)
 
 
@@ -511,13 +621,15 @@ class Rig:
 
 
 def finish_or_fail(rig: Rig, run_id: str) -> RunRecord:
-    """Work until the run has ended; waits and delays are cut short."""
+    """Work until the run has ended; delays are cut short, and what parked runs wait for is looked at."""
     for _ in range(100):
         rig.drain()
         record = rig.record(run_id)
         if record.state is RunState.ENDED:
             return record
-        assert record.state is RunState.QUEUED, record
-        ready(rig.store, run_id)
+        assert record.state in {RunState.QUEUED, RunState.PARKED}, record
+        if record.state is RunState.QUEUED:
+            ready(rig.store, run_id)
         rig.rescue()
+        unswept(rig.store)
     pytest.fail(f"{run_id} does not end: {rig.record(run_id)}")
