@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from agentq.engine.workbench import Dispatch
-from agentq.store.ledger import Ledger
+from agentq.store.ledger import FOLD, Ledger
 from agentq.store.watch import Rescue, Watch
 
 log = logging.getLogger("agentq.ledger")
@@ -14,6 +14,8 @@ log = logging.getLogger("agentq.ledger")
 RESCUES_A_TICK = 100
 SWEEPS_A_TICK = 16
 """How often at most a tick goes on with the sweep of one scope's parked runs."""
+FOLDS_A_TICK = 20
+"""How often at most a tick folds some of the log: more than one worker's steps write in a second."""
 
 
 def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: int, room: int) -> list[Rescue]:
@@ -32,6 +34,7 @@ def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: in
     for run_id, step in due.hints:
         dispatch(run_id, step)
     sweep(ledger, due.parked)
+    fold(ledger)
     for event in due.events:
         fields = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
         log.warning("%s %s", event["event"], fields)
@@ -51,3 +54,10 @@ def sweep(ledger: Ledger, scopes: Iterable[str]) -> None:
             _, over = ledger.sweep(scope)
             if over:
                 break
+
+
+def fold(ledger: Ledger) -> None:
+    """Bring the log back to the length that is kept, or a good way towards it."""
+    for _ in range(FOLDS_A_TICK):
+        if ledger.fold() < FOLD:
+            break

@@ -14,7 +14,9 @@ from redis.retry import Retry
 
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.urls import broker_url_for
+from agentq.store.audit import Audit
 from agentq.store.batches import Batches
+from agentq.store.journal import Journal
 from agentq.store.keys import Keys
 from agentq.store.ledger import RECOVER_MS, Ledger
 from agentq.store.runs import Runs
@@ -33,6 +35,8 @@ class Store:
     keys: Keys
     runs: Runs
     ledger: Ledger
+    journal: Journal
+    audit: Audit
     batches: Batches
     watch: Watch
 
@@ -109,11 +113,14 @@ def connect(
     keys = Keys(namespace)
     scripts = Scripts(client, keys.prefix)
     ledger = Ledger(client, keys, scripts, recover_ms=recover_ms)
+    journal = Journal(client, keys, scripts)
     return Store(
         client=client,
         keys=keys,
         runs=Runs(client, keys, scripts, ledger),
         ledger=ledger,
+        journal=journal,
+        audit=Audit(client, keys, scripts, journal),
         batches=Batches(client, keys, scripts),
         watch=Watch(client, keys, scripts, ledger),
     )

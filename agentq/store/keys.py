@@ -26,8 +26,8 @@ script may touch them all. "retention" is `retention_days` after the run, or the
     scope:<s>@<window>   hash    ul tl c: the limits of each day or month      stays
     scope:<s>@day:<date> hash    us ur …: one day, or month                    62 days after its end
     checkpoint:<scope>   hash    what the trimmed part of the log adds up to   as the scope
-    ledger               hash    born recovering pinned exported folded parked stays
-                                 op:<process> sweep:<list>
+    ledger               hash    born recovering pinned exported overrun       stays
+                                 folded parked op:<process> sweep:<list>
     parked               set     lists that are not empty                      stays, entries leave
     parked:<list>        zset    parked run → since when it waits (ms)         gone when empty
     limited              set     agent:, model: and key: scopes with a limit   stays
@@ -38,7 +38,7 @@ script may touch them all. "retention" is `retention_days` after the run, or the
     processes            zset    process that reserves → last seen (ms)        stays, entries leave
     watch                zset    live run → when to look at it (ms)            stays
     clock                hash    tick patience granted (ms)                    stays
-    log                  stream  1-1, 1-2, …: one entry for each change of     stays, about 100,000 entries
+    log                  stream  0-1, 0-2, …: one entry for each change of     stays, about 100,000 entries
                                  money or limits: o i s d m [c e a r w]
     batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
                                  stop:<reason> counters
@@ -120,6 +120,10 @@ class Keys:
     def limited(self) -> str:
         """The agents, models and keys that have a limit."""
         return f"{self.prefix}limited"
+
+    def operation(self, operation: str) -> str:
+        """The reply to an operator's command."""
+        return f"{self.prefix}op:{operation}"
 
     def parked(self, scope: str) -> str:
         """The runs that wait for money of this scope, or of its windows."""

@@ -36,6 +36,10 @@ RECOVER_MS = 20_000
 """How long nothing is reserved after a rollback: a lease and a heartbeat; then all have spoken."""
 SWEEP = 64
 """Parked runs that one script of a sweep looks at."""
+LOG_KEPT = 100_000
+"""Entries of the log that are kept; older ones are in the checkpoint."""
+FOLD = 250
+"""Entries that one script folds."""
 
 _NUMBERS = {
     "limit_nano": "ul",
@@ -237,6 +241,18 @@ class Ledger:
             case _:
                 raise unexpected("budget_wake", reply)
 
+    def fold(self, *, kept: int = LOG_KEPT, at_most: int = FOLD) -> int:
+        """Add the oldest entries of the log into the checkpoint, and trim them: how many.
+
+        Nothing is folded while somebody verifies, nor what an exporter has yet to read.
+        """
+        reply = self._scripts.call("ledger_fold", kept, at_most)
+        match reply:
+            case ["OK", folded]:
+                return int(folded)
+            case _:
+                raise unexpected("ledger_fold", reply)
+
     # ── what people do ───────────────────────────────────────────────────────────────────────────
 
     def set_limit(
@@ -316,12 +332,16 @@ class Ledger:
 
     def winddown(self, scope: str, *, actor: Actor, at_most: int = 100) -> tuple[int, int]:
         """Let runs that are parked in a scope make their closing turns: how many, and how many are left."""
-        reply = self._scripts.call("budget_winddown", scope, at_most, actor.by, actor.reason)
+        reply = self._scripts.call("budget_winddown", scope, at_most, actor.by, actor.reason, actor.operation)
         match reply:
             case ["OK", wound, left]:
                 return int(wound), int(left)
             case _:
                 raise unexpected("budget_winddown", reply)
+
+    def was_done(self, operation: str) -> bool:
+        """Whether an operation of this id was carried out in the last seven days."""
+        return bool(self._client.exists(self._keys.operation(operation)))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────
 

@@ -124,7 +124,7 @@ local function alert_level(spent, limit)
 end
 
 local function alert(account, unit, level, spent, limit)
-  redis.call('XADD', P .. 'log', '1-*', 'o', 'alert', 'i', account, 's', '', 'd', '', 'm', int(now_ms()),
+  redis.call('XADD', P .. 'log', '0-*', 'o', 'alert', 'i', account, 's', '', 'd', '', 'm', int(now_ms()),
     'w', unit .. ' ' .. level .. '%')
   announce({event = 'budget_alert', scope = account, unit = unit, percent = level, spent = int(spent), limit = int(limit)})
 end
@@ -181,11 +181,11 @@ local function book(accounts, names, deltas, known)
   end
 end
 
--- One entry of the log, numbered 1-1, 1-2, … without a gap. `more`: further fields of it. Answers what has changed.
+-- One entry of the log, numbered 0-1, 0-2, … without a gap. `more`: further fields of it. Answers what has changed.
 local function note(op, id, accounts, deltas, more)
   local names, text = changed(deltas), {}
   for i, name in ipairs(names) do text[i] = name .. ' ' .. int(deltas[name]) end
-  redis.call('XADD', P .. 'log', '1-*', 'o', op, 'i', id, 's', table.concat(accounts, ' '),
+  redis.call('XADD', P .. 'log', '0-*', 'o', op, 'i', id, 's', table.concat(accounts, ' '),
     'd', table.concat(text, ' '), 'm', int(now_ms()), unpack(more or {}))
   return names
 end

@@ -23,6 +23,12 @@ end
 open_ledger()
 local now = now_ms()
 redis.call('HSET', batch, 'agent', agent, 'tenant', tenant, 'total', '0', 'ended', '0', 'created', int(now), 'ttl', ARGV[6])
-for _, w in ipairs(wanted) do redis.call('HSET', scope, w[1], w[2]) end
+local told = {}
+for i, w in ipairs(wanted) do
+  redis.call('HSET', scope, w[1], w[2])
+  told[i] = w[1] .. ' - ' .. w[2]
+end
+-- Its account begins at nothing, whatever the log says of a batch that had this name before.
+note('open', 'batch:' .. name, {'batch:' .. name}, {}, {'w', table.concat(told, ', ')})
 redis.call('ZADD', P .. 'batches', int(now), name)
 return {'OPEN', '0'}
