@@ -21,6 +21,7 @@ from agentq.core.errors import StoreError
 
 _FLAGS = re.compile(r"^-- FLAGS (.+)$", re.MULTILINE)
 _USES = re.compile(r"^-- USES  (.+)$", re.MULTILINE)
+_PART = re.compile(r"^ +-- PART (\w+)$", re.MULTILINE)
 Arg = str | int
 
 
@@ -33,6 +34,8 @@ def source(name: str) -> str:
     # Each part costs its script some time: only what is used is put in front.
     names = ["base", *(uses.group(1).split() if uses else [])]
     parts = [(folder / f"_{part}.lua").read_text(encoding="utf-8") for part in names]
+    # What a script hardly ever needs it has inside the function that does.
+    body = _PART.sub(lambda part: (folder / f"_{part.group(1)}.lua").read_text(encoding="utf-8"), body)
     found = _FLAGS.search(body)
     shebang = f"#!lua flags={found.group(1).replace(' ', ',')}" if found else "#!lua"
     return "\n".join([shebang, *parts, body])

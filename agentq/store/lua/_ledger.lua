@@ -1,4 +1,5 @@
 -- The ledger: accounts, windows, and the one way in which money moves. Needs _base.
+-- Redis writes a whole number from Lua with all its digits up to 2^53; in a text it takes int() to do that.
 --
 -- An account's fields: u nano-USD, t tokens; l limit, s spent, r reserved, e escrowed; i the part of e that idle
 -- runs hold (parked or waiting); uf forfeited, uo overage; ua, ta the alert that was given last, in percent; c its
@@ -12,38 +13,32 @@ local function is_window(account) return string.find(account, '@%a+:') ~= nil en
 -- Where the limits of an account stand.
 local function limits_of(account) return is_window(account) and string.match(account, '^(.*@%a+):') or account end
 
--- Year, month and day of a time in UTC (days are counted from 1 March 0000, so that leap days come last).
-local function civil(ms)
-  local days = math.floor(ms / 86400000) + 719468
-  local era = math.floor(days / 146097)
-  local doe = days - era * 146097
-  local yoe = math.floor(
-    (doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
-  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
-  local shifted = math.floor((5 * doy + 2) / 153)
-  local month = shifted < 10 and shifted + 3 or shifted - 9
-  return yoe + era * 400 + (month <= 2 and 1 or 0), month, doy - math.floor((153 * shifted + 2) / 5) + 1
+-- The running window of a kind: its name (`2026-11-29`, `2026-11`), and when it ends, in ms. All in UTC.
+local function window(kind)
+  -- Year, month and day of a time. Days are counted from 1 March 0000, so that leap days come last.
+  local function civil(ms)
+    local days = math.floor(ms / 86400000) + 719468
+    local era = math.floor(days / 146097)
+    local doe = days - era * 146097
+    local yoe = math.floor(
+      (doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+    local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+    local shifted = math.floor((5 * doy + 2) / 153)
+    local month = shifted < 10 and shifted + 3 or shifted - 9
+    return yoe + era * 400 + (month <= 2 and 1 or 0), month, doy - math.floor((153 * shifted + 2) / 5) + 1
+  end
+  local year, month, day = civil(now_ms())
+  local till = (math.floor(now_ms() / 86400000) + 1) * 86400000
+  if kind == 'day' then return string.format('%04d-%02d-%02d', year, month, day), till end
+  while select(2, civil(till)) == month do till = till + 86400000 end
+  return string.format('%04d-%02d', year, month), till
 end
 
--- The running window of a scope: the name of its account.
-local function window_of(scope, kind)
-  local year, month, day = civil(now_ms())
-  if kind == 'day' then return string.format('%s@day:%04d-%02d-%02d', scope, year, month, day) end
-  return string.format('%s@month:%04d-%02d', scope, year, month)
-end
+-- The account of a scope's running window.
+local function window_of(scope, kind) return scope .. '@' .. kind .. ':' .. (window(kind)) end
 
 -- When the running window of a kind ends, in ms.
-local function window_end(kind)
-  local day = 86400000
-  local till = (math.floor(now_ms() / day) + 1) * day
-  if kind == 'day' then return till end
-  local _, this = civil(now_ms())
-  repeat
-    local _, month = civil(till)
-    if month ~= this then return till end
-    till = till + day
-  until false
-end
+local function window_end(kind) return select(2, window(kind)) end
 
 -- ── accounts ────────────────────────────────────────────────────────────────────────────────────
 local USD_LIMIT, USD_SPENT, USD_RESERVED, USD_ESCROWED = 1, 2, 3, 4
@@ -101,11 +96,6 @@ end
 
 local NOTHING = {usd = 0, tokens = 0, rest = '', windows = {}}
 
-local function open_reservation(run, reservation)
-  local text = redis.call('HGET', run .. ':open', reservation)
-  return text and held(text) or nil
-end
-
 -- These scopes, and the windows in which something is held.
 local function with(scopes, windows)
   if #windows == 0 then return scopes end
@@ -124,7 +114,7 @@ local function alert_level(spent, limit)
 end
 
 local function alert(account, unit, level, spent, limit)
-  redis.call('XADD', P .. 'log', '0-*', 'o', 'alert', 'i', account, 's', '', 'd', '', 'm', int(now_ms()),
+  redis.call('XADD', P .. 'log', '0-*', 'o', 'alert', 'i', account, 's', '', 'd', '', 'm', now_ms(),
     'w', unit .. ' ' .. level .. '%')
   announce({event = 'budget_alert', scope = account, unit = unit, percent = level, spent = int(spent), limit = int(limit)})
 end
@@ -142,7 +132,7 @@ local function write_account(account, names, deltas, old)
   local values = not old and redis.call('HMGET', key, unpack(asked))
   for i, name in ipairs(names) do
     args[2 * i - 1] = name
-    args[2 * i] = int((tonumber(old and old[PLACE[name]] or values and values[i]) or 0) + deltas[name])
+    args[2 * i] = (tonumber(old and old[PLACE[name]] or values and values[i]) or 0) + deltas[name]
   end
   if watched then
     local n = #names
@@ -161,12 +151,12 @@ local function write_account(account, names, deltas, old)
   redis.call('HSET', key, unpack(args))
 end
 
+local FIELDS = {'te', 'ti', 'tr', 'ts', 'ue', 'uf', 'ui', 'uo', 'ur', 'us'}
 local function changed(deltas)
   local names = {}
-  for name, delta in pairs(deltas) do
-    if delta ~= 0 then names[#names + 1] = name end
+  for _, name in ipairs(FIELDS) do
+    if (deltas[name] or 0) ~= 0 then names[#names + 1] = name end
   end
-  table.sort(names)
   return names
 end
 
@@ -186,7 +176,7 @@ local function note(op, id, accounts, deltas, more)
   local names, text = changed(deltas), {}
   for i, name in ipairs(names) do text[i] = name .. ' ' .. int(deltas[name]) end
   redis.call('XADD', P .. 'log', '0-*', 'o', op, 'i', id, 's', table.concat(accounts, ' '),
-    'd', table.concat(text, ' '), 'm', int(now_ms()), unpack(more or {}))
+    'd', table.concat(text, ' '), 'm', now_ms(), unpack(more or {}))
   return names
 end
 
@@ -195,81 +185,3 @@ local function post(op, id, accounts, deltas, more, known)
   book(accounts, note(op, id, accounts, deltas, more), deltas, known)
 end
 
--- Charge an open reservation in full; a late settle may correct it once.
-local function forfeit(id, run, scopes, reservation)
-  local h = open_reservation(run, reservation)
-  if not h then return false end
-  redis.call('HDEL', run .. ':open', reservation)
-  redis.call('HSET', run .. ':forfeits', reservation, int(h.usd) .. ' ' .. int(h.tokens) .. h.rest)
-  post('forfeit', id .. ':' .. reservation, with(scopes, h.windows),
-    {us = h.usd, ts = h.tokens, ur = -h.usd, tr = -h.tokens, uf = h.usd})
-  return true
-end
-
-local function overran(name, over)
-  if over > 0 then announce({event = 'overage', reservation = name, nano_usd = int(over)}) end
-end
-
--- Close one reservation: settle (at what it cost), estimate (the same, by nobody's count), release (nothing was
--- billed), restore (released, back into the escrow, where there is none) or forfeit. A fact: it looks at the
--- reservation, not at the run's fence. Answers whether there was one to close.
-local function close_reservation(id, run, scopes, reservation, how, usd, tokens)
-  if how == 'forfeit' then return forfeit(id, run, scopes, reservation) end
-  local h, name = open_reservation(run, reservation), id .. ':' .. reservation
-  local settles = how == 'settle' or how == 'estimate'
-  local more = how == 'estimate' and {'e', '1'} or nil
-  if h then
-    local accounts = with(scopes, h.windows)
-    redis.call('HDEL', run .. ':open', reservation)
-    if settles then
-      local over = math.max(0, usd - h.usd)
-      post('settle', name, accounts, {us = usd, ts = tokens, ur = -h.usd, tr = -h.tokens, uo = over}, more)
-      overran(name, over)
-    elseif how == 'restore' and redis.call('HEXISTS', run .. ':open', 'escrow') == 0 then
-      redis.call('HSET', run .. ':open', 'escrow', int(h.usd) .. ' ' .. int(h.tokens) .. h.rest)
-      post('restore', name, accounts, {ur = -h.usd, tr = -h.tokens, ue = h.usd, te = h.tokens})
-    else
-      post('release', name, accounts, {ur = -h.usd, tr = -h.tokens})
-    end
-    return true
-  end
-  local lost = redis.call('HGET', run .. ':forfeits', reservation)
-  if not lost then return false end
-  -- Charged in full when its attempt died; its worker lives after all and knows the bill.
-  redis.call('HDEL', run .. ':forfeits', reservation)
-  local full = held(lost)
-  if not settles then usd, tokens = 0, 0 end
-  local over = math.max(0, usd - full.usd)
-  post('late', name, with(scopes, full.windows),
-    {us = usd - full.usd, ts = tokens - full.tokens, uf = -full.usd, uo = over}, more)
-  overran(name, over)
-  return true
-end
-
--- Every exit from `running` closes what is still open: unclear, so charged in full.
-local function forfeit_open(id, run, scopes)
-  for _, reservation in ipairs(redis.call('HKEYS', run .. ':open')) do
-    if reservation ~= 'escrow' and reservation ~= 'n' then forfeit(id, run, scopes, reservation) end
-  end
-end
-
-local function escrow_of(run)
-  local text = redis.call('HGET', run .. ':open', 'escrow')
-  if not text then return NOTHING, false end
-  return held(text), true
-end
-
-local function release_escrow(id, run, scopes)
-  local h, has = escrow_of(run)
-  if not has then return end
-  redis.call('HDEL', run .. ':open', 'escrow')
-  post('escrow', id, with(scopes, h.windows), {ue = -h.usd, te = -h.tokens})
-end
-
--- A run that is parked or waits holds its escrow idle: nothing will free it soon. It is an index, not money.
-local function mark_idle(run, scopes, sign)
-  local h, has = escrow_of(run)
-  if not has then return end
-  local deltas = {ui = sign * h.usd, ti = sign * h.tokens}
-  book(with(scopes, h.windows), changed(deltas), deltas)
-end

@@ -1,66 +1,10 @@
--- Runs that wait for money, and who of them goes on when some comes back. Needs _base and _ledger.
+-- Runs that wait for money, and who of them goes on when some comes back. Needs _base, _ledger, _reservations and _fit.
 --
 -- `parked:<list>` holds the runs that do not fit into one scope (or its windows), by the time at which each began to wait
 -- for money, which it keeps when it is parked again. `parked` are the lists that have somebody.
-local AGED_MS = 60000
 local WOKEN_AT_ONCE = 8
 
--- ── does it fit? ────────────────────────────────────────────────────────────────────────────────
--- Why a need does not fit into one limit: more than all of it (never), more than is not spent (exhausted), only in the
--- way of escrows that lie idle (winddown), or of calls and runs at work (wait).
-local function why(a, unit, limit, spent, need, own_idle)
-  if need > limit then return 'never' end
-  if spent + need > limit then return 'exhausted' end
-  local idle = (tonumber(redis.call('HGET', scope_key(a.name), unit .. 'i')) or 0) - own_idle
-  return spent + idle + need > limit and 'winddown' or 'wait'
-end
-
--- The first account into which a need (the call and the escrow together) does not fit, in which unit and why; nil when
--- it fits everywhere. `own` is the escrow that the run holds, `parked` whether it is counted idle, `promised` what was
--- promised to others in this script: account name to {usd, tokens}.
-local function obstacle(accounts, usd, tokens, own, parked, promised)
-  for _, a in ipairs(accounts) do
-    if a[WORDS] and string.find(a[WORDS], 'frozen', 1, true) then return a, 'usd', 'frozen' end
-    local own_usd, own_tokens = own.usd, own.tokens
-    if a.window and not string.find(own.rest, a.name, 1, true) then own_usd, own_tokens = 0, 0 end
-    local taken = promised and promised[a.name]
-    -- Tokens first, as the loop in one process does: both must give the same reason.
-    local limit = tonumber(a[TOKEN_LIMIT])
-    if limit then
-      local spent = tonumber(a[TOKEN_SPENT]) or 0
-      local used = spent + (a[TOKEN_RESERVED] or 0) + (a[TOKEN_ESCROWED] or 0) - own_tokens + (taken and taken[2] or 0)
-      if used + tokens > limit then
-        return a, 'tokens', why(a, 't', limit, spent, tokens, parked and own_tokens or 0)
-      end
-    end
-    limit = tonumber(a[USD_LIMIT])
-    if limit then
-      local spent = tonumber(a[USD_SPENT]) or 0
-      local used = spent + (a[USD_RESERVED] or 0) + (a[USD_ESCROWED] or 0) - own_usd + (taken and taken[1] or 0)
-      if used + usd > limit then return a, 'usd', why(a, 'u', limit, spent, usd, parked and own_usd or 0) end
-    end
-  end
-  return nil
-end
-
--- Whether a run that is denied like this is parked; otherwise its closing turn is due. `policy` is the run's: park; stop
--- (its closing turn, as soon as nobody at work can make room); winddown (its closing turn when only the escrows of idle runs
--- are in the way, so that they do not lie there unused); deny (never park). What a scope says itself goes before it.
-local function parks(a, kind, policy, admitted)
-  if kind == 'frozen' then return true end
-  if policy == 'deny' or kind == 'never' then return false end
-  if kind == 'wait' then return true end
-  if string.sub(a.list, 1, 4) == 'run:' then return false end
-  local words = a[WORDS] or ''
-  local chosen = string.match(words, 'park') or string.match(words, 'stop') or string.match(words, 'winddown') or policy
-  -- A run without an escrow is in nobody's way: it can wait for what others hold.
-  if kind == 'winddown' then return chosen == 'park' or not admitted end
-  return chosen ~= 'stop'
-end
-
 -- ── park and unpark ─────────────────────────────────────────────────────────────────────────────
-local function list_key(list) return P .. 'parked:' .. list end
-
 local function enlist(list, id, since)
   if redis.call('ZADD', list_key(list), int(since), id) == 1 then
     redis.call('SADD', P .. 'parked', list)

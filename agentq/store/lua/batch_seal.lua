@@ -1,6 +1,6 @@
 -- Seal a batch: all rows are in, so it is over when all its runs are.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 batch
 -- REPLY {"SEALED", total} | {"MISSING"}

@@ -1,7 +1,7 @@
 -- Cancel a run: at once when no worker holds it, else by raising the fence over the holder, which then
 -- can book what it spent and nothing more.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 who asked
 -- REPLY {"CANCELLED"} | {"CANCELLING"} | {"ENDED", stop reason} | {"MISSING"}

@@ -1,6 +1,6 @@
 -- Give a step back without progress: its reservation closed, the run queued again, at once or after a delay.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id   4 delay ms   5 grace ms until a lost message is sent again
 --       6 reservation or ''   7 how it closes   8 usd   9 tokens
@@ -19,7 +19,13 @@ end
 local usd, tokens = amount(ARGV[8]), amount(ARGV[9])
 local now = now_ms()
 local scopes = scopes_in(f[5])
-if ARGV[6] ~= '' and close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) then wake(scopes) end
+local function book_again()
+  -- PART recovery
+  if forgotten(run, state, f[2], fence, ARGV[6]) then reassert(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) end
+end
+if ARGV[6] ~= '' then
+  if close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) then wake(scopes) else book_again() end
+end
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 forfeit_open(id, run, scopes)

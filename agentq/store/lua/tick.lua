@@ -2,7 +2,7 @@
 -- A queued run is looked at and moved forward here, also where this worker has no room for it, so that
 -- a long queue neither hides the runs of dead workers nor fills with doubles.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
@@ -12,11 +12,15 @@ local room, rescues = tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, watch = now_ms(), P .. 'watch'
 patience(now, tonumber(ARGV[1]))
+-- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
+local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
 local hints, due = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT', 0, ARGV[2])) do
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
-  if f[1] == 'queued' then
+  if f[1] == 'queued' and recovering > now then
+    redis.call('ZADD', watch, int(recovering), id)
+  elseif f[1] == 'queued' then
     -- The message may be lost, or only late: send it again, ever more rarely. After a delay there was
     -- no message yet: the first is due whatever the room, or it would wait until no worker is full.
     local sent = tonumber(f[3]) or 0
