@@ -80,19 +80,24 @@ local names = {}
 for i, account in ipairs(accounts) do names[i] = account.name end
 if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
   -- A day is over, or a window is new: the escrow goes with the call into the windows that run now.
-  local left, entered = {}, {}
+  local left, entered, entered_names = {}, {}, {}
   for _, name in ipairs(own.windows) do
     if not string.find(windows, name, 1, true) then left[#left + 1] = name end
   end
   for _, account in ipairs(accounts) do
     if account.window and not string.find(own.rest, account.name, 1, true) then
-      entered[#entered + 1] = account.name
+      entered[#entered + 1], entered_names[#entered_names + 1] = account, account.name
+    end
+  end
+  if #left > 0 then post('move', id, left, {ue = -own.usd, te = -own.tokens}) end
+  if #entered > 0 then
+    -- Written at once: the reservation writes only the fields that it changes itself.
+    post('move', id, entered_names, {ue = own.usd, te = own.tokens}, nil, entered)
+    for _, account in ipairs(entered) do
       account[USD_ESCROWED] = (account[USD_ESCROWED] or 0) + own.usd
       account[TOKEN_ESCROWED] = (account[TOKEN_ESCROWED] or 0) + own.tokens
     end
   end
-  if #left > 0 then post('move', id, left, {ue = -own.usd, te = -own.tokens}) end
-  if #entered > 0 then note('move', id, entered, {ue = own.usd, te = own.tokens}) end
 end
 redis.call('HSET', open, reservation, int(usd) .. ' ' .. int(tokens) .. windows, 'n', fence .. ' ' .. int(n) .. ' ' .. taken,
   'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens) .. ' ' .. ARGV[at + 5 * taken - 4] .. windows)
@@ -101,7 +106,9 @@ if f[4] then redis.call('HDEL', run, 'parked') end
 post('reserve', id .. ':' .. reservation, names,
   {ur = usd, tr = tokens, ue = escrow_usd - own.usd, te = escrow_tokens - own.tokens}, more, accounts)
 for _, account in ipairs(accounts) do
-  if account.window and not (account[USD_RESERVED] or account[USD_SPENT] or account[TOKEN_RESERVED]) then
+  if account.window and not account[USD_SPENT] then
+    -- It begins here, also when nothing is reserved: what a call costs after all must find it.
+    redis.call('HSET', scope_key(account.name), 'us', '0')
     redis.call('PEXPIREAT', scope_key(account.name), int(window_end(account.window) + WINDOW_KEPT_MS))
   end
 end
