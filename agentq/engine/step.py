@@ -47,6 +47,7 @@ from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
 from agentq.provider.types import ChatRequest, ChatResult, ToolCall
+from agentq.store.watch import GRACE_MS
 from agentq.tools import CallContext, call_signature
 
 log = logging.getLogger("agentq.step")
@@ -190,7 +191,7 @@ class Step:
             policy="deny" if self.claim.wind else policy or self.claim.spec.on_exhausted,
             catalogue=self.agent.catalogue,
             park_ms=self.bench.park_ms,
-            fields=fields,
+            fields={**(fields or {}), **self.wake_hint()},
         )
         if isinstance(answer, Denied):
             return answer
@@ -217,6 +218,11 @@ class Step:
             case refusal:
                 raise LeaseLostError(f"the ledger answered {refusal}")
         return None
+
+    def wake_hint(self) -> dict[str, str]:
+        """What a run leaves behind when it is parked: the hint for the script that lets it go on."""
+        hint = self.bench.make_hint(self.lease.run_id, self.lease.step)
+        return {} if hint is None else {"wake_hint": f"{GRACE_MS} {' '.join(hint)}"}
 
     def stopped_by(self, scope: str, unit: str) -> StopReason:
         """The reason for which this scope stops the run; the scope is kept when it is not the run's own."""

@@ -49,12 +49,21 @@ local function unpark(id, run, scopes)
   redis.call('HDEL', run, 'park_scope', 'park_unit', 'park_kind', 'park_need', 'park_policy', 'park_till')
 end
 
--- Let a parked run try again: it is queued, due at once, and keeps its place in case it is denied again.
+-- Let a parked run try again: it is queued, due at once, and keeps its place in case it is denied again. The hint that it
+-- left when it was parked is pushed; without one the tick sends it.
 local function resume(id, run, scopes)
   unpark(id, run, scopes)
-  local now = int(now_ms())
-  redis.call('HSET', run, 'state', 'queued', 'not_before', now)
-  redis.call('ZADD', P .. 'watch', now, id)
+  local now, left = now_ms(), redis.call('HGET', run, 'wake_hint')
+  redis.call('HSET', run, 'state', 'queued')
+  if left then
+    local grace, queue, message = string.match(left, '^(%d+) (%S+) (.*)$')
+    redis.call('HDEL', run, 'wake_hint')
+    redis.call('LPUSH', queue, message)
+    redis.call('ZADD', P .. 'watch', int(now + tonumber(grace)), id)
+  else
+    redis.call('HSET', run, 'not_before', int(now))
+    redis.call('ZADD', P .. 'watch', int(now), id)
+  end
 end
 
 -- ── wake ────────────────────────────────────────────────────────────────────────────────────────
