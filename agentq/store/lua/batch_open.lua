@@ -1,6 +1,6 @@
 -- Open a batch for loading: create it, or take it up again when it is the same one.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 agent, '' for several   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
 -- REPLY {"OPEN", total} | {"CONFLICT", field, present value}

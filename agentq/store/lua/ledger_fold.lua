@@ -1,7 +1,7 @@
 -- Add the oldest entries of the log into the checkpoint and trim them, when there are more than are kept. Not while somebody
 -- verifies. What an exporter has not read yet stays too, up to ten times as many entries as are kept.
 --
--- USES  ledger
+-- USES  ledger reservations
 -- KEYS  1 routing key
 -- ARGV  1 how many entries are kept   2 how many to fold at most
 -- REPLY {"OK", how many were folded}
