@@ -28,6 +28,8 @@ VERBS = {
     "show": "Show one run: its answer, messages or trace.",
     "batches": "List the batches.",
     "metrics": "The metrics of a batch, in the order to read them.",
+    "budget": "Money: show, set, topup, freeze, unfreeze, winddown, charge, adjust.",
+    "ledger": "The ledger's books: verify, export.",
     "prices": "What models cost: list, check, import, diff.",
     "cancel": "Cancel a run, or what is left of a batch.",
     "doctor": "Check the server, the broker and the workers.",

@@ -20,6 +20,7 @@ from agentq.store.journal import Journal
 from agentq.store.keys import Keys
 from agentq.store.ledger import RECOVER_MS, Ledger
 from agentq.store.runs import Runs
+from agentq.store.scopes import Scopes
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Watch
 
@@ -37,6 +38,7 @@ class Store:
     ledger: Ledger
     journal: Journal
     audit: Audit
+    scopes: Scopes
     batches: Batches
     watch: Watch
 
@@ -121,6 +123,7 @@ def connect(
         ledger=ledger,
         journal=journal,
         audit=Audit(client, keys, scripts, journal),
+        scopes=Scopes(client, keys, ledger),
         batches=Batches(client, keys, scripts),
         watch=Watch(client, keys, scripts, ledger),
     )
