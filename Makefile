@@ -1,7 +1,7 @@
 # agentq: `make` lists what there is. Everything runs from .venv/, which `make setup` makes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench up
+.PHONY: help setup demo test mutants check bench up
 
 # The first Python >= 3.11 that is found; `make PYTHON=/path/to/python …` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -37,6 +37,9 @@ demo: setup ## Run the twenty demo tasks through real workers; no key, no Redis 
 
 test: setup ## Run every test (ARGS='-k name' for some)
 	@.venv/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+mutants: setup ## Plant bugs in the ledger and show that the tests notice each (ARGS=fence for some)
+	@.venv/bin/python -m tests.mutants.run $(ARGS)
 
 check: setup ## Formatting, lint, types and import layers
 	@.venv/bin/ruff format --check .
