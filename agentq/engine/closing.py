@@ -69,7 +69,8 @@ def _money(step: Step, request: ChatRequest) -> tuple[Granted | Denied | None, b
 def _failed(step: Step, error: Exception, reason: StopReason, granted: Granted, *, converted: bool) -> None:
     """A closing call that failed: tried again while it may be, else the run ends without an answer."""
     untouched = "restore" if converted else "release"
-    settlement = Settlement(granted.reservation, "forfeit" if is_unclear(error) else untouched)
+    how = "forfeit" if is_unclear(error) else untouched
+    settlement = Settlement(granted.reservation, how, granted.usd, granted.tokens)
     if step.retried(error, settlement):
         return
     end(step.thread, reason, described(error), kind="final_turn")

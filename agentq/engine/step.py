@@ -108,6 +108,7 @@ class Step:
         self.requests = 0
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.stop_scope = ""
+        self.kept: Settlement | None = None  # of a reply that was committed under this lease
 
     def _snapshot(self, kept: Snapshot | None) -> Snapshot:
         claim = self.claim
@@ -161,6 +162,7 @@ class Step:
                 if self.runs.commit_tools(self.lease, delta, settlement) == "OK":
                     self.snapshot.stored(delta)
                     failpoint("step.after_model_commit")
+                    self.kept = settlement
                     self.run_tools(calls)
             case Wait() as wait:
                 self.wait(wait, settlement)
@@ -246,7 +248,8 @@ class Step:
 
     def failed(self, error: Exception, granted: Granted) -> None:
         """Close the reservation of a failed call, then try again later or end the run."""
-        settlement = Settlement(granted.reservation, "forfeit" if is_unclear(error) else "release")
+        how = "forfeit" if is_unclear(error) else "release"
+        settlement = Settlement(granted.reservation, how, granted.usd, granted.tokens)
         if self.retried(error, settlement):
             return
         end(self.thread, StopReason.MODEL_ERROR, described(error), kind="model_error")
@@ -354,7 +357,8 @@ class Step:
         """Commit the step and ask for the next one. Lost in between? The tick sends it again."""
         run_id, following = self.lease.run_id, self.lease.step + 1
         delta, hint = self.delta(), self.bench.make_hint(run_id, following)
-        answer = self.runs.commit_continue(self.lease, delta, settlement, hint)
+        kept = self.kept is not None
+        answer = self.runs.commit_continue(self.lease, delta, settlement or self.kept, hint, kept=kept)
         failpoint("step.after_commit")
         if answer != "OK":
             return
@@ -370,3 +374,5 @@ class Step:
     def now_ms(self) -> int:
         """The server's clock: its time at the claim, and what the monotonic clock has run since."""
         return self.claim.now_ms + round((self.bench.leases.now() - self.hold.taken_at) * 1000)
+            if kept and answer == "STALE":  # a server that has lost the reply may still know the lease
+                self.runs.release(self.lease, delay_ms=0)

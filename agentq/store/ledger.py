@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -21,7 +22,7 @@ from agentq.core.records import (
     Size,
 )
 from agentq.store.keys import Keys
-from agentq.store.operations import Operations
+from agentq.store.operations import Loss, Operations, Reserved
 from agentq.store.scripts import Arg, Scripts, unexpected
 
 log = logging.getLogger("agentq.ledger")
@@ -34,6 +35,8 @@ Refusal = Literal["STALE", "CLOSED"]
 PARK_MS = 7 * 86_400_000
 RECOVER_MS = 20_000
 """How long nothing is reserved after a rollback: a lease and a heartbeat; then all have spoken."""
+REASSERTED = 500
+"""Lost reservations that are booked again in one round trip."""
 SWEEP = 64
 """Parked runs that one script of a sweep looks at."""
 LOG_KEPT = 100_000
@@ -75,6 +78,7 @@ class Ledger:
         self._keys = keys
         self._scripts = scripts
         self._recover_ms = recover_ms
+        self._reporting = threading.Lock()
         self.operations = Operations()
 
     # ── what workers do ──────────────────────────────────────────────────────────────────────────
@@ -106,7 +110,7 @@ class Ledger:
             park_ms: how long the run may be parked, all its times together.
             fields: written into the run's hash when it is parked.
         """
-        process, number, acknowledged = self.operations.next()
+        process, acknowledged = self.operations.current()
         flat: list[Arg] = []
         for size in sizes:
             flat += [size.output_tokens, size.usd, size.tokens, size.escrow_usd, size.escrow_tokens]
@@ -116,7 +120,6 @@ class Ledger:
             lease.fence,
             n,
             process,
-            number,
             acknowledged,
             policy,
             catalogue,
@@ -126,10 +129,9 @@ class Ledger:
             *flat,
         )
         match reply:
-            case ["OK", reservation, place]:
+            case ["OK", reservation, place, number]:
                 size = sizes[int(place) - 1]
-                name = f"{lease.run_id}:{reservation}"
-                self.operations.acknowledge(number, name, size.usd, size.tokens)
+                self._acknowledge(int(number), lease, reservation, size.usd, size.tokens)
                 return Granted(reservation, size.usd, size.tokens, size.output_tokens)
             case ["DENIED", scope, unit, kind, admitted]:
                 return Denied(scope, unit, kind, admitted=admitted == "1")
@@ -145,14 +147,37 @@ class Ledger:
         self, lease: Lease, n: int, *, park_ms: int = PARK_MS, fields: Mapping[str, str] | None = None
     ) -> Granted | Parked | Recovering | Refusal | None:
         """Make the run's escrow the reservation of its closing turn; None when it has no escrow left."""
-        reply = self._scripts.call("budget_convert", lease.run_id, lease.fence, n, park_ms, *_counted(fields))
+        process, acknowledged = self.operations.current()
+        reply = self._scripts.call(
+            "budget_convert", lease.run_id, lease.fence, n, process, acknowledged, park_ms, *_counted(fields)
+        )
         match reply:
-            case ["OK", reservation, usd, tokens, output_tokens]:
+            case ["OK", reservation, usd, tokens, output_tokens, number]:
+                self._acknowledge(int(number), lease, reservation, int(usd), int(tokens))
                 return Granted(reservation, int(usd), int(tokens), int(output_tokens))
             case ["NONE"]:
                 return None
+            case ["ROLLBACK", known]:
+                return Recovering(self.rolled_back(int(known)))
             case _:
                 return _turned_away("budget_convert", reply)
+
+    def _acknowledge(self, number: int, lease: Lease, reservation: str, usd: int, tokens: int) -> None:
+        self.operations.acknowledge(number, lease, reservation, usd, tokens)
+        self.report()
+
+    def closed(self, lease: Lease, settlement: Settlement, *, doubtful: bool) -> None:
+        """The server was told how this reservation closes; where it had lost it, that is booked again.
+
+        Args:
+            lease: the step's.
+            settlement: how it closes.
+            doubtful: the server has answered that it does not know this lease (any more).
+        """
+        self.operations.closed(lease, settlement)
+        if doubtful:
+            self.check()
+        self.report()
 
     def open_reservations(self, run_id: str) -> dict[str, tuple[int, int]]:
         """What a run holds: reservation, or `escrow`, to (nano-USD, tokens)."""
@@ -166,8 +191,34 @@ class Ledger:
     # ── a server that has lost writes ────────────────────────────────────────────────────────────
 
     def rolled_back(self, known: int) -> int:
-        """The server knows no operation of this process above `known`: tell all. Answers until when (ms)."""
-        loss = self.operations.rolled_back(known)
+        """The server knows no reservation of this process above `known`. Answers until when to wait (ms)."""
+        self.operations.rolled_back(known)
+        return self.report()
+
+    def check(self) -> None:
+        """Compare what this process knows with what the server knows, and report a rollback."""
+        process, acknowledged = self.operations.current()
+        known = int(str(self._client.hget(self._keys.ledger, f"op:{process}") or 0))
+        if known < acknowledged:
+            self.rolled_back(known)
+
+    def report(self) -> int:
+        """Write down what a rollback has taken from this process, and book it again: all that is known of it.
+
+        What is under way is booked in full, until its bill is known. Where this is interrupted the next call
+        goes on. Answers until when the ledger recovers (ms), 0 when that was not asked.
+        """
+        if not self.operations.has_news:
+            return 0
+        with self._reporting:
+            loss = self.operations.loss()
+            until_ms = 0 if loss is None else self._report(loss)
+            facts = self.operations.unbooked()
+            for start in range(0, len(facts), REASSERTED):
+                self._book_again(facts[start : start + REASSERTED])
+        return until_ms
+
+    def _report(self, loss: Loss) -> int:
         usd = sum(reserved.usd for reserved in loss.reserved)
         tokens = sum(reserved.tokens for reserved in loss.reserved)
         log.critical(
@@ -189,40 +240,23 @@ class Ledger:
             len(loss.reserved),
             usd,
             tokens,
+            loss.incident,
         )
         match reply:
             case ["OK", until]:
+                self.operations.reported(loss)
                 return int(until)
             case _:
                 raise unexpected("ledger_incident", reply)
 
-    def check(self) -> None:
-        """Compare this process's operation numbers with the server's, and report a rollback."""
-        process, acknowledged = self.operations.current()
-        known = int(str(self._client.hget(self._keys.ledger, f"op:{process}") or 0))
-        if known < acknowledged:
-            self.rolled_back(known)
-
-    def reassert(self, lease: Lease, settlement: Settlement) -> bool:
-        """Book a call whose reservation a rollback has taken; False when it was not lost, or is in the books.
-
-        A commit that was answered STALE or MISSING has booked its bill, unless the reservation was forgotten.
-        """
-        if settlement.how not in {"settle", "estimate", "forfeit"}:
-            return False
-        self.check()
-        reserved = self.operations.lost(f"{lease.run_id}:{settlement.reservation}")
-        if reserved is None:
-            return False
-        usd, tokens = settlement.usd, settlement.tokens
-        if settlement.how == "forfeit":
-            usd, tokens = reserved.usd, reserved.tokens
-        reply = self._scripts.call(
-            "ledger_reassert", lease.run_id, settlement.reservation, usd, tokens, lease.scopes
-        )
-        if reply not in (["OK"], ["KNOWN"]):
-            raise unexpected("ledger_reassert", reply)
-        return reply == ["OK"]
+    def _book_again(self, facts: list[Reserved]) -> None:
+        calls = [
+            (fact.run_id, fact.reservation, fact.how, fact.usd, fact.tokens, fact.scopes) for fact in facts
+        ]
+        for reply in self._scripts.call_many("ledger_reassert", calls):
+            if reply not in (["OK"], ["KNOWN"]):
+                raise unexpected("ledger_reassert", reply)
+        self.operations.booked(facts)
 
     # ── runs that wait for money ─────────────────────────────────────────────────────────────────
 

@@ -65,6 +65,13 @@ class Runs:
 
         Returns:
             For each: CREATED or EXISTS (same custom_id, same content), and the run's id.
+        Args:
+            submissions: the runs. One with ancestors is a child of the last of them.
+            heads: of their threads.
+            retention_ms: how long an ended run is kept. A child is kept as long as its parent.
+            hints: their first hints.
+            fence: of the parent's step that starts children: refused when it is somebody else's by now.
+
 
         Raises:
             ConflictError: when a custom_id exists with other content. Runs before it in the list are created.
@@ -150,14 +157,51 @@ class Runs:
         return self._commit(lease, "tools", delta, settlement)
 
     def commit_continue(
-        self, lease: Lease, delta: Delta, settlement: Settlement | None, hint: Hint | None = None
+        self,
+        lease: Lease,
+        delta: Delta,
+        settlement: Settlement | None,
+        hint: Hint | None = None,
+        *,
+        kept: bool = False,
     ) -> Answer:
         """The step is done: the run is queued for its next one, and the hint, if there is one, is sent."""
         return self._commit(lease, "continue", delta, settlement, hint=hint)
 
-    def commit_id(self, lease: Lease) -> str:
-        """What `claim(known=…)` knows a `commit_continue` under this lease by."""
-        return lease.fence + "c"
+        Args:
+            lease: the step's.
+            delta: what the step has added.
+            settlement: how its reservation closes; nothing happens when it is closed already.
+            hint: for the next step.
+            kept: the reply was committed under this lease (`commit_tools`). STALE when the server has lost
+                that: then the lease may still be held.
+        """
+        argument = lease.fence + "t" if kept else ""
+        return self._commit(lease, "continue", delta, settlement, argument=argument, hint=hint)
+
+    def commit_gather(
+        self,
+        lease: Lease,
+        delta: Delta,
+        children: Sequence[str],
+        gathers: Mapping[str, int],
+        fields: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The run waits, without a lease, until these children have ended; then its tools are called again.
+
+        Args:
+            lease: the step's.
+            delta: the results that the step has already.
+            children: runs that it has started.
+            gathers: each gather that waits, by its name, and for how long at most (ms). What counts is the
+                deadline that a gather got the first time, and of several the earliest.
+            fields: written into the run's hash.
+        """
+        return self._commit(lease, "gather", delta, None, fields=fields, waits=(children, gathers))
+
+    def commit_id(self, lease: Lease, outcome: Literal["continue", "gather"] = "continue") -> str:
+        """What `claim(known=…)` knows a `commit_continue`, or `commit_gather`, under this lease by."""
+        return lease.fence + outcome[0]
 
     def commit_wait(
         self,
@@ -230,8 +274,8 @@ class Runs:
 
     def _booked(self, lease: Lease, settlement: Settlement | None, answer: Answer) -> Answer:
         """The answer, once the bill is in the books also where the server has lost the reservation."""
-        if settlement is not None and answer in {"STALE", "MISSING"}:
-            self._ledger.reassert(lease, settlement)
+        if settlement is not None:
+            self._ledger.closed(lease, settlement, doubtful=answer in {"STALE", "MISSING"})
         return answer
 
     def release(

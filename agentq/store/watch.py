@@ -101,8 +101,8 @@ class Watch:
         process, acknowledged = self._ledger.operations.current()
         reply = self._scripts.call("worker_sign_on", worker, round(seconds * 1000), process, acknowledged)
         match reply:
-            case ["OK", _]:
-                return
+            case ["OK"]:
+                self._ledger.report()
             case ["ROLLBACK", known]:
                 self._ledger.rolled_back(int(known))
             case _:

@@ -43,6 +43,7 @@ def test_a_reservation_stands_in_every_scope_of_the_run(store: Store, lease: Lea
         "OK",
         f"{lease.fence}:1",
         1,
+        "1",
     ]
     for scope in SCOPES:
         assert money(store, scope) == {"ur": 70, "tr": 7, "ue": 30, "te": 3}

@@ -83,7 +83,7 @@ def everything(store: Store) -> list[str]:
     store.client.hdel(store.keys.ledger, f"op:{store.ledger.operations.process}")
     store.ledger.check()
     store.client.hdel(store.keys.ledger, "recovering")
-    call(store, "ledger_reassert", runs[0], "9-lost:1", 5, 5, "")
+    call(store, "ledger_reassert", runs[0], "9-lost:1", "settle", 5, 5, "")
     due(store)
     call(store, "ledger_fold", 10, 20)
     store.ledger.freeze("agent:b", actor=Actor("o3", "ann"))

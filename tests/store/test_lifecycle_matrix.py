@@ -84,8 +84,10 @@ SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
     "budget_winddown": lambda store, lease: store.ledger.winddown("batch:b1", actor=PERSON),
     "budget_wake": lambda store, lease: store.ledger.sweep("batch:b1"),
     "ledger_fold": lambda store, lease: call(store, "ledger_fold", 0, 100),
-    "ledger_incident": lambda store, lease: store.ledger.rolled_back(0),
-    "ledger_reassert": lambda store, lease: call(store, "ledger_reassert", "r1", "9-lost:1", 5, 5, ""),
+    "ledger_incident": lambda store, lease: call(store, "ledger_incident", "p", 0, 1, 1_000, 0, 0, 0, 0, 1),
+    "ledger_reassert": lambda store, lease: call(
+        store, "ledger_reassert", "r1", "9-lost:1", "settle", 5, 5, ""
+    ),
     "worker_sign_on": lambda store, lease: store.watch.sign_on("w1", 60),
     "step_claim": lambda store, lease: store.runs.claim("r1", None, LEASE_MS),
     "lease_renew": lambda store, lease: store.watch.renew([lease], LEASE_MS),

@@ -124,7 +124,7 @@ def reserve(
 def reserve_args(lease: Lease, n: int, *sizes: tuple[int, ...], policy: str = "deny") -> list[str | int]:
     """The raw arguments of budget_reserve.lua; a size is cap, usd, tokens, escrow usd, escrow tokens."""
     flat = [number for size in sizes for number in size]
-    return [lease.run_id, lease.fence, n, "me", n, 0, policy, "", 60_000, 0, len(flat), *flat]
+    return [lease.run_id, lease.fence, n, "me", 0, policy, "", 60_000, 0, len(flat), *flat]
 
 
 def age(store: Store, run_id: str) -> None:
@@ -282,6 +282,8 @@ class Books:
             case "reassert":
                 assert reservation not in self.spent
                 self.spent[reservation] = cost
+                if d["uf"]:  # in full, until its bill is known
+                    self.forfeited[reservation] = cost
             case "escrow":
                 assert self.escrow == (0, 0)
             case _:

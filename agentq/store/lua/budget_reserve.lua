@@ -2,18 +2,18 @@
 -- that has to wait for money is parked here, so that no wake-up can come in between.
 -- The reservation's id is its operation id: a replay answers its present state, and only OK permits sending.
 --
--- USES  ledger parking
+-- USES  ledger fit
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
---       4 the process that asks   5 its operation number   6 the highest one that was acknowledged before this was sent
---       7 what a dry account means: park | stop | winddown | deny   8 catalogue of prices or ''   9 ms in park at most
---      10 n, then n fields and values of the run's hash, written when it is parked
+--       4 the process that asks   5 the highest number of its reservations that was acknowledged before this was sent
+--       6 what a dry account means: park | stop | winddown | deny   7 catalogue of prices or ''   8 ms in park at most
+--       9 n, then n fields and values of the run's hash, written when it is parked
 --         then sizes, the largest first, count of numbers and for each: output cap, usd, tokens, escrow usd,
 --         escrow tokens (the escrow is set to this, not raised by it). A smaller one is taken when there is no money
 --         for a larger one, never because calls in flight are in the way.
--- REPLY {"OK", reservation, the how-many-th size, from 1} | {"DENIED", scope, unit, kind, 1 when the run has an escrow}
+-- REPLY {"OK", reservation, the how-many-th size, from 1, its number} | {"DENIED", scope, unit, kind, 1 when the run has an escrow}
 --       | {"PARKED", scope, unit, kind} | {"RECOVERING", until ms} | {"NO_LEDGER"} | {"CLOSED"} | {"STALE"}
---       | {"ROLLBACK", the operation number that is known}
+--       | {"ROLLBACK", the highest number of the process that is known}
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run, open = run_key(id), run_key(id) .. ':open'
 local reservation = fence .. ':' .. int(n)
@@ -22,21 +22,21 @@ local l = redis.call('HMGET', LEDGER, 'born', 'recovering', mine, 'parked')
 local f = redis.call('HMGET', run, 'state', 'fence', 'scopes', 'parked', 'op')
 if not l[1] then return {'NO_LEDGER'} end
 local known = tonumber(l[3]) or 0
-if known < tonumber(ARGV[6]) then return {'ROLLBACK', int(known)} end
+if known < tonumber(ARGV[5]) then return {'ROLLBACK', int(known)} end
 if f[1] == 'parked' and f[5] == reservation then
   local p = redis.call('HMGET', run, 'park_scope', 'park_unit', 'park_kind')
   return {'PARKED', p[1], p[2], p[3]}
 end
 if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
 local h = redis.call('HMGET', open, 'n', 'escrow', reservation)
-local of, number, size = string.match(h[1] or '', '^(%S+) (%d+) (%d+)$')
+local of, number, size, counted = string.match(h[1] or '', '^(%S+) (%d+) (%d+) (%d+)$')
 if of == fence and n <= tonumber(number) then
-  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size)} end
+  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size), counted} end
   return {'CLOSED'}
 end
 if l[2] and tonumber(l[2]) > now_ms() then return {'RECOVERING', l[2]} end
 
-local fields, at = take(10)
+local fields, at = take(9)
 local own, admitted = NOTHING, false
 if h[2] then own, admitted = held(h[2]), true end
 local scopes = scopes_in(f[3])
@@ -67,15 +67,20 @@ for s = 1, tonumber(ARGV[at]) / 5 do
   if not a or (kind ~= 'exhausted' and kind ~= 'never') then break end
 end
 if a then
-  if not parks(a, kind, ARGV[7], admitted) then return {'DENIED', a.list, unit, kind, admitted and '1' or '0'} end
-  forfeit_open(id, run, scopes)
-  park(id, run, scopes, a, unit, kind, int(usd + escrow_usd) .. ' ' .. int(tokens + escrow_tokens), ARGV[7],
-    tonumber(ARGV[9]), reservation, fields)
+  local function wait_parked()
+    -- PART reservations
+    -- PART parking
+    forfeit_open(id, run, scopes)
+    park(id, run, scopes, a, unit, kind, int(usd + escrow_usd) .. ' ' .. int(tokens + escrow_tokens), ARGV[6],
+      tonumber(ARGV[8]), reservation, fields)
+  end
+  if not parks(a, kind, ARGV[6], admitted) then return {'DENIED', a.list, unit, kind, admitted and '1' or '0'} end
+  wait_parked()
   return {'PARKED', a.list, unit, kind}
 end
 
 local windows = windows_text(accounts)
-local more = ARGV[8] ~= '' and {'c', ARGV[8]} or nil
+local more = ARGV[7] ~= '' and {'c', ARGV[7]} or nil
 local names = {}
 for i, account in ipairs(accounts) do names[i] = account.name end
 if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
@@ -99,9 +104,11 @@ if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
     end
   end
 end
-redis.call('HSET', open, reservation, int(usd) .. ' ' .. int(tokens) .. windows, 'n', fence .. ' ' .. int(n) .. ' ' .. taken,
+counted = int(known + 1)
+redis.call('HSET', open, reservation, int(usd) .. ' ' .. int(tokens) .. windows,
+  'n', fence .. ' ' .. int(n) .. ' ' .. taken .. ' ' .. counted,
   'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens) .. ' ' .. ARGV[at + 5 * taken - 4] .. windows)
-redis.call('HSET', LEDGER, mine, int(math.max(known, tonumber(ARGV[5]))))
+redis.call('HSET', LEDGER, mine, counted)
 if f[4] then redis.call('HDEL', run, 'parked') end
 post('reserve', id .. ':' .. reservation, names,
   {ur = usd, tr = tokens, ue = escrow_usd - own.usd, te = escrow_tokens - own.tokens}, more, accounts)
@@ -112,4 +119,4 @@ for _, account in ipairs(accounts) do
     redis.call('PEXPIREAT', scope_key(account.name), int(window_end(account.window) + WINDOW_KEPT_MS))
   end
 end
-return {'OK', reservation, taken}
+return {'OK', reservation, taken, counted}

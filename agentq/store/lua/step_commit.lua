@@ -1,9 +1,10 @@
 -- Make part of a step final: thread, bill and progress move together, or only the bill when the fence is stale.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id
---       4 outcome: tools | continue | wait | end   5 stop reason (end) or deadline ms from now (wait) or ''
+--       4 outcome: tools | continue | wait | gather | end   5 stop reason (end), deadline ms from now (wait), the operation
+--         of this claim that must have come before (continue, gather), or ''
 --       6 grace ms until a lost message is sent again (continue)
 --       7 reservation or ''   8 how it closes   9 usd   10 tokens
 --      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items,
@@ -26,6 +27,8 @@ if ARGV[7] ~= '' and close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, t
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 local fields, at = take(11)
+-- The server was rolled back to before the reply was kept: what its tools gave would stand alone.
+if (outcome == 'continue' or outcome == 'gather') and ARGV[5] ~= '' and f[3] ~= ARGV[5] then return {'STALE'} end
 local lists = {}
 for _, part in ipairs({':msgs', ':trace'}) do
   lists[part], at = take(at)

@@ -19,13 +19,7 @@ end
 local usd, tokens = amount(ARGV[8]), amount(ARGV[9])
 local now = now_ms()
 local scopes = scopes_in(f[5])
-local function book_again()
-  -- PART recovery
-  if forgotten(run, state, f[2], fence, ARGV[6]) then reassert(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) end
-end
-if ARGV[6] ~= '' then
-  if close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) then wake(scopes) else book_again() end
-end
+if ARGV[6] ~= '' and close_reservation(id, run, scopes, ARGV[6], ARGV[7], usd, tokens) then wake(scopes) end
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 forfeit_open(id, run, scopes)
