@@ -14,7 +14,7 @@ log = logging.getLogger("agentq.ledger")
 RESCUES_A_TICK = 100
 SWEEPS_A_TICK = 16
 """How often at most a tick goes on with the sweep of one scope's parked runs."""
-FOLDS_A_TICK = 20
+FOLDS_A_TICK = 50
 """How often at most a tick folds some of the log: more than one worker's steps write in a second."""
 
 

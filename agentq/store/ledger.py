@@ -10,6 +10,7 @@ from typing import Literal
 import redis
 
 from agentq.core.errors import UsageError
+from agentq.core.money import to_usd
 from agentq.core.records import (
     Account,
     Actor,
@@ -41,7 +42,7 @@ SWEEP = 64
 """Parked runs that one script of a sweep looks at."""
 LOG_KEPT = 100_000
 """Entries of the log that are kept; older ones are in the checkpoint."""
-FOLD = 250
+FOLD = 100
 """Entries that one script folds."""
 
 _NUMBERS = {
@@ -325,16 +326,17 @@ class Ledger:
             case ["OK", _, _]:
                 return
             case ["NO_LIMIT", unit]:
+                name = "USD" if unit == "usd" else unit
                 raise UsageError(
-                    f"{scope} has no limit in {unit} to top up", hint=f"agentq budget set {scope} sets one"
+                    f"{scope} has no limit in {name} to top up", hint=f"agentq budget set {scope} sets one"
                 )
             case ["BELOW_ZERO", unit, limit]:
                 raise UsageError(
-                    f"{scope}: its limit in {unit} is {limit} and cannot be lowered by more than that"
+                    f"{scope}: its limit is {_said(unit, limit)} and cannot be lowered by more than that"
                 )
             case ["TOO_MUCH", unit, limit]:
                 raise UsageError(
-                    f"{scope}: its limit in {unit} is {limit}; with that it would be too large to count"
+                    f"{scope}: its limit is {_said(unit, limit)}; with that it would be too large to count"
                 )
             case _:
                 raise unexpected("budget_topup", reply)
@@ -417,6 +419,10 @@ def _turned_away(name: str, reply: list[object]) -> Parked | Recovering | Refusa
             return "CLOSED"
         case _:
             raise unexpected(name, reply)
+
+
+def _said(unit: str, limit: str) -> str:
+    return f"{to_usd(int(limit)):f} USD" if unit == "usd" else f"{limit} {unit}"
 
 
 def _by(actor: Actor) -> tuple[str, str, str]:

@@ -23,19 +23,36 @@ if f[2] then
 end
 if count <= 0 then return {'OK', 0} end
 local sums, opened, last = {}, {}, before
+
+-- Most entries of a run change the same accounts: they are added up before they are spread over these.
+local groups = {}
+local function spread()
+  for accounts, group in pairs(groups) do
+    for account in string.gmatch(accounts, '%S+') do
+      local sum = sums[account] or {}
+      sums[account] = sum
+      for name, delta in pairs(group) do sum[name] = (sum[name] or 0) + delta end
+    end
+  end
+  groups = {}
+end
+
 local entries = redis.call('XRANGE', log, '-', '+', 'COUNT', count)
 for _, entry in ipairs(entries) do
   last = tonumber(string.match(entry[1], '%-(%d+)$'))
-  local fields = {}
-  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
-  for account in string.gmatch(fields.s, '%S+') do
+  local fields, list = {}, entry[2]
+  for i = 1, 8, 2 do fields[list[i]] = list[i + 1] end
+  if fields.o == 'open' then
     -- Another account may have had this name, and expired.
-    if fields.o == 'open' then sums[account], opened[account] = {}, true end
-    local sum = sums[account] or {}
-    sums[account] = sum
-    for name, delta in string.gmatch(fields.d, '(%a+) (-?%d+)') do sum[name] = (sum[name] or 0) + tonumber(delta) end
+    spread()
+    sums[fields.s], opened[fields.s] = {}, true
+  elseif fields.d ~= '' then
+    local group = groups[fields.s] or {}
+    groups[fields.s] = group
+    for name, delta in string.gmatch(fields.d, '(%a+) (-?%d+)') do group[name] = (group[name] or 0) + tonumber(delta) end
   end
 end
+spread()
 for account, sum in pairs(sums) do
   local ttl = redis.call('PTTL', scope_key(account))
   local key = P .. 'checkpoint:' .. account
