@@ -24,7 +24,6 @@ from tests.support.harness import (
     Rig,
     age,
     due,
-    dump,
     finish_or_fail,
     make_agent,
     money,
@@ -806,7 +805,7 @@ def two_that_died(rig: Rig, **options: Any) -> list[str]:
 
 
 def test_two_runs_whose_workers_died_in_the_first_call_do_not_block_each_other(rig: Rig):
-    """Neither may wait for the other's escrow for ever: one is parked, the other's way is free then, or it closes."""
+    """Neither waits for the other's escrow for ever."""
     runs = two_that_died(rig, on_exhausted="stop")
     ends = [finish_or_fail(rig, run) for run in runs]
     assert {end.stop_reason for end in ends} == {StopReason.COST_BUDGET}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 import redis
 
-from agentq.core.records import Actor, Delta, Granted, Lease, Parked, Settlement
+from agentq.core.records import Delta, Granted, Lease, Parked, Settlement
 from agentq.store import Store
 from tests.support.harness import (
+    by,
     call,
     check_invariants,
     claim_run,
@@ -23,14 +22,6 @@ from tests.support.harness import (
     twice,
     untouched,
 )
-
-_numbers = count(1)
-
-
-def by(reason: str = "") -> Actor:
-    """A person, with an operation of its own each time."""
-    return Actor(f"o{next(_numbers)}", "ann", reason)
-
 
 def words(store: Store, scope: str) -> str | None:
     return store.client.hget(store.keys.scope(scope), "c")
@@ -174,7 +165,7 @@ def test_one_word_says_what_a_dry_scope_means_and_the_others_stay(store: Store, 
     store.ledger.set_limit("tenant:acme@day", usd=100, actor=by())
     store.ledger.freeze("tenant:acme", actor=by())
     for chosen in ("park", "stop", "winddown", word):
-        assert twice(store, "budget_set", f"o-{chosen}-{word}-{next(_numbers)}", "ann", "", "tenant:acme",
+        assert twice(store, "budget_set", by().operation, "ann", "", "tenant:acme",
                      "=", "=", chosen, 0) == ["OK"]  # fmt: skip
     assert words(store, "tenant:acme") == " ".join(sorted(["day", "frozen", word]))
     store.ledger.set_limit("tenant:acme", on_exhausted=None, actor=by())

@@ -152,7 +152,7 @@ def test_a_script_makes_the_move_that_is_its_own_or_none(store: Store, state: Ru
     assert after is MOVES.get((state, script), state)
     assert after is state or after in TRANSITIONS[state]
     # Who is queued or parked has no lease, so there is nothing to raise the fence over.
-    if after is not state and not (state, after) == (RunState.PARKED, RunState.QUEUED):
+    if after is not state and (state, after) != (RunState.PARKED, RunState.QUEUED):
         assert fence_of(store) > fence
     facts = {"budget_set", "budget_reserve dry", "ledger_reassert"}
     check_invariants(store, ["r1"], capped=script not in facts)

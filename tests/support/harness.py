@@ -5,10 +5,13 @@ Nothing here waits: a test makes the data old (`age`, `ready`, `steady`) instead
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from agentq.agent import Agent, Budgets, Thread
 from agentq.core.lifecycle import RunState
 from agentq.core.records import (
+    Actor,
     Claim,
     Denied,
     Granted,
@@ -121,10 +125,12 @@ def reserve(
     return store.ledger.reserve(lease, n, [size], policy=policy)
 
 
-def reserve_args(lease: Lease, n: int, *sizes: tuple[int, ...], policy: str = "deny") -> list[str | int]:
+def reserve_args(
+    lease: Lease, n: int, *sizes: tuple[int, ...], policy: str = "deny", park_ms: int = 60_000
+) -> list[str | int]:
     """The raw arguments of budget_reserve.lua; a size is cap, usd, tokens, escrow usd, escrow tokens."""
     flat = [number for size in sizes for number in size]
-    return [lease.run_id, lease.fence, n, "me", 0, policy, "", 60_000, 0, len(flat), *flat]
+    return [lease.run_id, lease.fence, n, "me", 0, policy, "", park_ms, 0, len(flat), *flat]
 
 
 def age(store: Store, run_id: str) -> None:
@@ -150,6 +156,46 @@ def steady(store: Store) -> None:
     store.client.hset(
         store.keys.clock, mapping={"tick": store.watch.server_ms(), "patience": 0, "granted": 0}
     )
+
+
+def window(store: Store, scope: str, kind: str) -> str:
+    """The account of the day or month that is running now, by the server's clock."""
+    today = datetime.fromtimestamp(store.watch.server_ms() / 1000, UTC)
+    return f"{scope}@{kind}:{today:%Y-%m-%d}" if kind == "day" else f"{scope}@{kind}:{today:%Y-%m}"
+
+
+def turn(store: Store, kind: str = "day") -> None:
+    """A day or a month is over: whatever happened in it, and before it, happened one of them earlier."""
+    client, keys = store.client, store.keys
+
+    def older(text: str) -> str:
+        return re.sub(rf"(?<=@{kind}:)[0-9-]+", lambda found: _earlier(found[0], kind), text)
+
+    for marker in (keys.scope(""), keys.checkpoint("")):
+        for key in sorted(client.scan_iter(match=f"{marker}*@{kind}:*", count=1000)):
+            client.rename(key, older(key))
+    for part in ("open", "forfeits"):
+        for key in client.scan_iter(match=keys.run("*", part), count=1000):
+            client.hset(key, mapping={name: older(text) for name, text in client.hgetall(key).items()})
+    if client.exists(keys.log):
+        last: Any = client.xinfo_stream(keys.log)
+        entries: Any = client.xrange(keys.log)
+        client.delete(keys.log)
+        for number, fields in entries:
+            client.xadd(keys.log, {name: older(text) for name, text in fields.items()}, id=number)
+        if entries:
+            client.execute_command("XSETID", keys.log, last["last-generated-id"])
+
+
+def _earlier(date: str, kind: str) -> str:
+    if kind == "day":
+        return f"{datetime.fromisoformat(date) - timedelta(days=1):%Y-%m-%d}"
+    return f"{datetime.fromisoformat(date + '-01') - timedelta(days=1):%Y-%m}"
+
+
+def by(reason: str = "") -> Actor:
+    """A person, with an operation of its own each time."""
+    return Actor(f"o{secrets.token_hex(4)}", "ann", reason)
 
 
 def due(store: Store, *, room: int = 100, rescues: int = 100) -> Due:
@@ -289,7 +335,7 @@ class Books:
             case _:
                 raise AssertionError(f"the log has an unknown operation {entry.op!r}")
         if reservation in self.accounts:
-            assert entry.accounts == self.accounts[reservation], entry
+            assert sorted(entry.accounts) == sorted(self.accounts[reservation]), entry
 
 
 def entries_of(store: Store) -> list[dict[str, str]]:
@@ -456,7 +502,7 @@ def _check_parked(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
 def _check_ends(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
     allowed = [*PERMANENT, "parked:*"]
     for account in accounts_in(store):
-        # A window's account has an end; a tenant, an agent, a model, a key and what is set for windows have none.
+        # What one day has spent has an end; tenants, agents, models, keys and limits of windows have none.
         if ":" not in account.partition("@")[2] and not account.startswith(("run:", "batch:")):
             allowed += [f"scope:{account}", f"checkpoint:{account}"]
     for run_id, run in runs.items():
