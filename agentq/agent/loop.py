@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from agentq.agent.agent import Agent
 
 CUT_OFF = frozenset({"length", "max_tokens"})
-"""How providers say that a reply ended at its output cap. It is the answer; the trace says that it is cut."""
+"""How providers say that a reply ended at its output cap. A text is the answer, and the trace says that it is cut; of
+calls none is made."""
 _RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
 
 
@@ -151,6 +152,15 @@ def apply_reply(
         detail = "cut off at the output cap" if cut else "no further tool calls"
         thread.record("finished", detail, ok=bool(text) and not cut)
         return
+    if result.finish_reason in CUT_OFF:
+        # The last call may be half of one that parses all the same.
+        thread.record("calls_refused", "cut off at the output cap", ok=False)
+        refusal = ToolResult.failure("bad_json", "Not made: the reply was cut off. Ask again, more briefly.")
+        thread.messages += [tool_message(call, refusal) for call in calls]
+        thread.spend.tool_errors += 1
+        if thread.spend.tool_errors >= agent.max_tool_errors:
+            thread.closing = thread.closing or StopReason.TOOL_ERROR_CEILING
+        return
     excess = calls[limits.calls :]
     if excess:
         thread.record("calls_refused", f"{len(result.tool_calls)} calls, {limits.calls} made", ok=False)
@@ -160,9 +170,16 @@ def apply_reply(
 
 
 def apply_results(
-    agent: Agent, thread: Thread, calls: Sequence[ToolCall], results: Sequence[ToolResult]
+    agent: Agent, thread: Thread, calls: Sequence[ToolCall], results: Sequence[ToolResult], *, later: int = 0
 ) -> None:
     """Take in the results of a step's calls: one message each, and perhaps the decision to stop.
+
+    Args:
+        agent: the agent whose step it is.
+        thread: the run's state.
+        calls: the calls, in order.
+        results: what came of them.
+        later: how many calls of the step have no result yet; their share of the room is left to them.
 
     Raises:
         ValueError: when there is not exactly one result for each call.
@@ -182,6 +199,7 @@ def apply_results(
             thread.record("loop_detected", call.name, ok=False)
             stop = StopReason.LOOP_DETECTED
     room = step_limits(agent).tool_bytes - _tool_bytes(thread)
+    room -= later * (room // (later + len(calls))) if later else 0
     thread.messages += tool_messages(calls, results, notes, room)
     thread.pending_approvals = []
     if stop is None and thread.spend.tool_errors >= agent.max_tool_errors:

@@ -22,6 +22,7 @@ from agentq.app.submission import Submission, checked_row, run_of
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
+from agentq.core.records import RunRecord
 from agentq.core.settings import Settings, check_on_exhausted, load_settings
 from agentq.core.words import nearest
 from agentq.engine.leases import Leases
@@ -211,6 +212,8 @@ class AgentQ:
             lease_ms=self.settings.lease_ms,
             approval_ms=round(self.settings.approval_seconds * 1000),
             park_ms=self.settings.park_ms,
+            on_unpriced=self.settings.on_unpriced,
+            scopes=self.settings.optional_scopes,
         )
 
     def ping(self) -> None:
@@ -255,6 +258,7 @@ class AgentQ:
         input: Any,
         *,
         thread: str | Thread | None = None,
+        parent: str | Run | None = None,
         tenant: str | None = None,
         batch: str | None = None,
         custom_id: str | None = None,
@@ -267,7 +271,9 @@ class AgentQ:
         Args:
             input: text, a list of messages, or an object that is sent as JSON.
             thread: a run id or a thread whose conversation this run continues, on a copy.
-            custom_id: unique in its batch, or its tenant: the same again gives the same run.
+            parent: a live run of which this one is a child: it has its tenant, and its context unless another
+                is given, and spends inside its limits and those of its batch. It is no row of that batch.
+            custom_id: unique in its batch, its parent, or its tenant: the same again gives the same run.
             context: reaches the tools, never the model. `metadata` is a label for the caller.
 
         Raises:
@@ -277,11 +283,27 @@ class AgentQ:
         """
         fields = {"input": input, "custom_id": custom_id, "metadata": metadata, "context": context}
         row = checked_row({name: value for name, value in fields.items() if value is not None})
+        around = None if parent is None else self._parent(parent, tenant, batch)
         if batch is not None:
             self.submit_many(agent, [row], batch=batch, tenant=tenant, budgets=budgets)
             return Run(self.store, run_of(self.store, batch, row))
         continued = self.run(thread).thread() if isinstance(thread, str) else thread
-        return Run(self.store, self._submission(tenant, budgets).one(agent, row, continued))
+        submission = self._submission(around.spec.tenant if around else tenant, budgets)
+        return Run(self.store, replace(submission, parent=around).one(agent, row, continued))
+
+    def _parent(self, parent: str | Run, tenant: str | None, batch: str | None) -> RunRecord:
+        record = (self.run(parent) if isinstance(parent, str) else parent).record()
+        if tenant not in {None, record.spec.tenant}:
+            raise UsageError(
+                f"run {record.id} is of tenant {record.spec.tenant!r}, and so are its children",
+                hint="leave tenant= out, or submit the run without a parent",
+            )
+        if batch is not None:
+            raise UsageError(
+                "a child is no row of a batch: it spends in its parent's",
+                hint="leave batch= out, or submit the run without a parent",
+            )
+        return record
 
     def submit_many(
         self,

@@ -62,6 +62,16 @@ class Run:
         """What the ledger has booked on it so far."""
         return to_usd(self.record().usd_nano)
 
+    @property
+    def parent(self) -> Run | None:
+        """The run that started it, of a child."""
+        parent = self.record().spec.parent
+        return None if parent is None else Run(self._store, parent)
+
+    def children(self) -> list[Run]:
+        """The runs that it has started, in no order."""
+        return [Run(self._store, run_id) for run_id in self._store.runs.children(self.id)]
+
     def done(self) -> bool:
         """Whether it has ended."""
         return self.record().state is RunState.ENDED
@@ -96,5 +106,8 @@ class Run:
         return [decode_event(text) for text in self._store.runs.trace(self.id, start)]
 
     def cancel(self, by: str = "python") -> bool:
-        """Cancel it; False when it had ended before. What a call in flight costs is still booked."""
+        """Cancel it and all that it has started; False when nothing of that was live.
+
+        What a call in flight costs is still booked.
+        """
         return cancel_run(self._store, self.id, by=by)

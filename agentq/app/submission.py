@@ -11,10 +11,12 @@ from agentq.agent.budgets import Budgets
 from agentq.agent.thread import Thread
 from agentq.core.errors import ConflictError, InputError, UsageError
 from agentq.core.money import to_nano
+from agentq.core.records import RunRecord
 from agentq.core.settings import Settings
 from agentq.core.words import nearest
+from agentq.engine.children import adopt, refuse_unpriced_inside
 from agentq.engine.rows import Row, parse_row
-from agentq.engine.submit import Draft, conflicts, draft_run, refuse_unpriced, submit_drafts
+from agentq.engine.submit import Draft, conflicts, draft_run, optional_scopes, refuse_unpriced, submit_drafts
 from agentq.engine.workbench import Dispatch, MakeHint
 from agentq.store.connect import Store
 
@@ -50,6 +52,8 @@ class Submission:
     make_hint: MakeHint
     tenant: str
     budgets: Budgets | None
+    parent: RunRecord | None = None
+    """The run around what is submitted."""
 
     def one(self, agent: str, row: Row, thread: Thread | None) -> str:
         """Submit a single run and answer its id.
@@ -60,8 +64,16 @@ class Submission:
             UnavailableError: when Redis cannot be reached.
         """
         # Another agent's run is other content: its id must not give the first one's answer.
-        draft = self._draft(agent, replace(row, agent=agent), batch=None, thread=thread)
+        row = replace(row, agent=agent)
+        if self.parent is not None and not row.context:
+            row = replace(row, context=self.parent.spec.context)
+        draft = self._draft(agent, row, batch=None, thread=thread)
         store = self._ready({draft.spec.agent})
+        if self.parent is not None:
+            draft = adopt(draft, self.parent.id, self.parent.spec)
+            if self.settings.on_unpriced == "refuse":
+                around = draft.spec.scopes_of(draft.run_id)[:-1]
+                refuse_unpriced_inside(store, agent, self.agents[agent], around)
         ((answer,),) = self._write(store, [draft])
         return answer[1]
 
@@ -189,13 +201,7 @@ class Submission:
 
     def _optional_scopes(self, store: Store, name: str) -> tuple[str, ...]:
         """The scopes of an agent's runs that are not always there: wanted by a setting, or limited."""
-        agent = self.agents[name]
-        kinds = {"agent": f"agent:{name}", "model": f"model:{agent.client.model}"}
-        wanted = [kinds[kind] for kind in self.settings.optional_scopes]
-        wanted += store.ledger.limited([scope for scope in kinds.values() if scope not in wanted])
-        if agent.key is not None:
-            wanted.append(f"key:{agent.key}")
-        return tuple(sorted(wanted))
+        return optional_scopes(store, name, self.agents[name], self.settings.optional_scopes)
 
     def _write(self, store: Store, drafts: Sequence[Draft]) -> Iterable[list[tuple[str, str]]]:
         scopes = {name: self._optional_scopes(store, name) for name in {draft.spec.agent for draft in drafts}}

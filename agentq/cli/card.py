@@ -22,6 +22,11 @@ def run_fields(record: RunRecord) -> dict[str, Any]:
         "agent": record.spec.agent,
         "tenant": record.spec.tenant,
         "batch": record.spec.batch,
+        "parent": record.spec.parent,
+        "depth": len(record.spec.ancestors),
+        "children": record.children,
+        "descendants": record.descendants,
+        "gathering": record.gathering,
         "custom_id": record.spec.custom_id,
         "state": record.state.value,
         "step": record.step,
@@ -75,6 +80,10 @@ def run_card(console: Console, record: RunRecord) -> None:
     of_batch = f", batch {spec.batch}" if spec.batch else ""
     called = f", custom_id {spec.custom_id}" if spec.custom_id else ""
     console.out(f"  agent {spec.agent}, tenant {spec.tenant}{of_batch}{called}")
+    if spec.parent:
+        console.out(f"  child of run {spec.parent}, depth {len(spec.ancestors)}")
+    if record.children:
+        console.out(f"  has started {plural(record.children, 'run')}; {record.descendants} live below it")
     if record.stop_scope or record.stop_detail:
         console.out(f"  because: {', '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
     console.out(
@@ -89,6 +98,8 @@ def run_card(console: Console, record: RunRecord) -> None:
         console.out(f"  parked since {clock(record.parked_ms)}: {wanted(record.parked)}")
         for line in cure(record.parked):
             console.out(f"    {line}")
+    if record.gathering is not None:
+        console.out(f"  waits for {plural(record.gathering, 'child run')} until {clock(record.deadline_ms)}")
     for call in record.pending:
         console.out(
             f"  waits for approval of {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "

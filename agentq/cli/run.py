@@ -79,7 +79,7 @@ def _follow(session: Session, run: Run) -> RunRecord:
         for event in run.trace(said):
             session.console.say(trace_line(event))
             said += 1
-        if record.state in {RunState.ENDED, RunState.WAITING}:
+        if record.state is RunState.ENDED or (record.state is RunState.WAITING and record.gathering is None):
             return record
         if record.parked is not None and record.parked.is_dry:
             return record

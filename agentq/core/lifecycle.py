@@ -14,6 +14,7 @@ class RunState(str, Enum):  # noqa: UP042 - as StopReason
     PARKED = "parked"
     """It waits for money; it holds its escrow and no worker."""
     WAITING = "waiting"
+    """For a person's decision, or for its children; it holds its escrow and no worker."""
     ENDED = "ended"
 
     @property
@@ -29,7 +30,7 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     ),
     RunState.PARKED: frozenset({RunState.QUEUED, RunState.ENDED}),
     RunState.CANCELLING: frozenset({RunState.ENDED}),
-    RunState.WAITING: frozenset({RunState.ENDED}),
+    RunState.WAITING: frozenset({RunState.QUEUED, RunState.ENDED}),
     RunState.ENDED: frozenset(),
 }
 """Every move that a script may make. A test holds each script against this table on a real server."""

@@ -47,11 +47,20 @@ class RunSpec:
     """What a dry scope means that says nothing itself: park, stop or winddown."""
     scopes: tuple[str, ...] = ()
     """Further scopes that it is in: `agent:`, `model:`, `key:`."""
+    ancestors: tuple[str, ...] = ()
+    """Of a child, the runs around it: the root first, its parent last. `batch` is then where it spends: it is
+    none of its rows."""
+
+    @property
+    def parent(self) -> str | None:
+        """The run that started it, of a child."""
+        return self.ancestors[-1] if self.ancestors else None
 
     def scopes_of(self, run_id: str) -> tuple[str, ...]:
         """All scopes of the run that this became, the widest first."""
         batch = (f"batch:{self.batch}",) if self.batch else ()
-        return ("global", f"tenant:{self.tenant}", *self.scopes, *batch, f"run:{run_id}")
+        around = (f"run:{ancestor}" for ancestor in self.ancestors)
+        return ("global", f"tenant:{self.tenant}", *self.scopes, *batch, *around, f"run:{run_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +262,24 @@ class RunRecord:
     parked: Parked | None = None
     parked_ms: int | None = None
     """Since when it has waited for money, also over several times."""
+    children: int = 0
+    """How many runs it has started; `descendants` of these, and of those that they started, are live."""
+    descendants: int = 0
+    gathering: int | None = None
+    """Of a run that waits for children: for how many, when it began to wait, until `deadline_ms`."""
+    deadline_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a gather looks at."""
+
+    children: frozenset[str]
+    """All runs that its run has started."""
+    deadline_ms: int | None
+    """Its own, if it has waited before."""
+    records: list[RunRecord | None]
+    """The runs that it asked for; None for one that is kept no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +294,5 @@ class BatchRecord:
     sealed: bool
     created_ms: int
     stop_reasons: Mapping[str, int] = field(default_factory=dict)
+    descendants: int = 0
+    """Live runs that its rows have started, and what those have started."""

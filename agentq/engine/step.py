@@ -41,6 +41,7 @@ from agentq.core.records import (
     Size,
 )
 from agentq.engine.bill import settle
+from agentq.engine.children import StepChildren
 from agentq.engine.closing import close
 from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
@@ -107,8 +108,8 @@ class Step:
         self.approved: frozenset[str] = frozenset()
         self.requests = 0
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
-        self.stop_scope = ""
         self.kept: Settlement | None = None  # of a reply that was committed under this lease
+        self.stop_scope = ""
 
     def _snapshot(self, kept: Snapshot | None) -> Snapshot:
         claim = self.claim
@@ -161,8 +162,8 @@ class Step:
                 delta = self.delta()
                 if self.runs.commit_tools(self.lease, delta, settlement) == "OK":
                     self.snapshot.stored(delta)
-                    failpoint("step.after_model_commit")
                     self.kept = settlement
+                    failpoint("step.after_model_commit")
                     self.run_tools(calls)
             case Wait() as wait:
                 self.wait(wait, settlement)
@@ -222,7 +223,7 @@ class Step:
         return None
 
     def wake_hint(self) -> dict[str, str]:
-        """What a run leaves behind when it is parked: the hint for the script that lets it go on."""
+        """What a run leaves behind when it has to wait: the hint for the script that lets it go on."""
         hint = self.bench.make_hint(self.lease.run_id, self.lease.step)
         return {} if hint is None else {"wake_hint": f"{GRACE_MS} {' '.join(hint)}"}
 
@@ -276,12 +277,14 @@ class Step:
         """Execute the calls of the kept reply and commit the step."""
         self.hold.check()
         spec = self.claim.spec
+        children = StepChildren(self)
         context = CallContext(
             user_id=str(spec.context.get("user_id", "")),
             tenant_id=str(spec.context.get("tenant_id", spec.tenant)),
             approved_calls=self.approved,
             extra={k: v for k, v in spec.context.items() if k not in {"user_id", "tenant_id"}},
             run_id=self.lease.run_id,
+            children=children.of(""),
         )
         results = self.agent.executor.call_many(
             [(call.name, call.arguments) for call in calls],
@@ -289,9 +292,30 @@ class Step:
             allowlist=self.agent.allowlist,
             cache=self.thread.tool_results,
         )
-        apply_results(self.agent, self.thread, calls, results)
+        if children.trouble is not None:
+            raise children.trouble
+        done = [(call, result) for call, result in zip(calls, results, strict=True) if not result.suspended]
+        later = len(calls) - len(done)
+        apply_results(
+            self.agent, self.thread, [call for call, _ in done], [result for _, result in done], later=later
+        )
         failpoint("step.after_tools")
-        self.proceed(None)
+        if later:
+            self.gather(children)
+        else:
+            self.proceed(None)
+
+    def gather(self, children: StepChildren) -> None:
+        """Keep the results that there are and wait for children; the calls that wait are made again then."""
+        self.thread.record("gather", f"{len(children.awaited)} runs")
+        delta = self.delta()
+        answer = self.runs.commit_gather(
+            self.lease, delta, list(children.awaited), children.gathers, self.wake_hint()
+        )
+        failpoint("step.after_gather")
+        if answer == "OK":
+            self.snapshot.stored(delta)
+            self.bench.cache.put(self.lease.run_id, self.runs.commit_id(self.lease, "gather"), self.snapshot)
 
     def wait(self, wait: Wait, settlement: Settlement | None) -> None:
         """Nothing of the step runs until its gated calls are decided; no worker is held meanwhile."""
@@ -361,6 +385,8 @@ class Step:
         answer = self.runs.commit_continue(self.lease, delta, settlement or self.kept, hint, kept=kept)
         failpoint("step.after_commit")
         if answer != "OK":
+            if kept and answer == "STALE":  # a server that has lost the reply may still know the lease
+                self.runs.release(self.lease, delay_ms=0)
             return
         self.snapshot.stored(delta)
         self.bench.cache.put(run_id, self.runs.commit_id(self.lease), self.snapshot)
@@ -374,5 +400,3 @@ class Step:
     def now_ms(self) -> int:
         """The server's clock: its time at the claim, and what the monotonic clock has run since."""
         return self.claim.now_ms + round((self.bench.leases.now() - self.hold.taken_at) * 1000)
-            if kept and answer == "STALE":  # a server that has lost the reply may still know the lease
-                self.runs.release(self.lease, delay_ms=0)

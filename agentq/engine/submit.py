@@ -108,6 +108,16 @@ def refuse_unpriced(name: str, agent: Agent) -> None:
         )
 
 
+def optional_scopes(store: Store, name: str, agent: Agent, kinds: Iterable[str]) -> tuple[str, ...]:
+    """The scopes of an agent's runs that are not always there: of these kinds (agent, model), or limited."""
+    possible = {"agent": f"agent:{name}", "model": f"model:{agent.client.model}"}
+    wanted = [possible[kind] for kind in kinds]
+    wanted += store.ledger.limited([scope for scope in possible.values() if scope not in wanted])
+    if agent.key is not None:
+        wanted.append(f"key:{agent.key}")
+    return tuple(sorted(wanted))
+
+
 def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
     started = Thread(messages=list(thread.messages) if thread else [])
     for message in row.messages():

@@ -35,5 +35,8 @@ class Workbench:
     approval_ms: int
     park_ms: int = PARK_MS
     """How long a run may wait for money before its closing turn is made."""
+    on_unpriced: str = "refuse"
+    scopes: tuple[str, ...] = ()
+    """As in the settings, for runs that its runs start."""
     make_hint: MakeHint = no_hint
     cache: ThreadCache = field(default_factory=ThreadCache)

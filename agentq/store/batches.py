@@ -79,6 +79,7 @@ class Batches:
             ended=int(fields["ended"]),
             sealed=fields.get("sealed") == "1",
             created_ms=int(fields["created"]),
+            descendants=int(fields.get("descendants", 0)),
             stop_reasons={k[5:]: int(v) for k, v in sorted(fields.items()) if k.startswith("stop:")},
         )
 
@@ -119,15 +120,30 @@ class Batches:
         """The runs of a batch that have not ended, in no order."""
         return [str(run) for run in self._client.sscan_iter(self._keys.batch(name, "open"), count=1000)]
 
+    def with_descendants(self, name: str) -> list[str]:
+        """The rows of a batch, ended or not, that have started runs which are live."""
+        if not int(self._client.hget(self._keys.batch(name), "descendants") or 0):
+            return []
+        found: list[str] = []
+        for chunk in self.runs(name):
+            pipeline = self._client.pipeline(transaction=False)
+            for run in chunk:
+                pipeline.hget(self._keys.run(run), "descendants")
+            counts = pipeline.execute()
+            found += [run for run, count in zip(chunk, counts, strict=True) if int(count or 0)]
+        return found
+
     def live_states(self, name: str) -> Counter[RunState]:
-        """How many runs of a batch are in each live state."""
+        """How many runs of a batch are in each live state; one that waits for its children is running."""
         counts: Counter[RunState] = Counter()
         live = self.live(name)
         for start in range(0, len(live), _CHUNK):
             pipeline = self._client.pipeline(transaction=False)
             for run in live[start : start + _CHUNK]:
-                pipeline.hget(self._keys.run(run), "state")
-            counts.update(RunState(state) for state in pipeline.execute() if state and state != "ended")
+                pipeline.hmget(self._keys.run(run), ["state", "gathering"])
+            for state, gathering in pipeline.execute():
+                if state and state != "ended":
+                    counts[RunState.RUNNING if gathering else RunState(state)] += 1
         return counts
 
     def parked(self, name: str) -> Counter[Parked]:

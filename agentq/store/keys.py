@@ -1,7 +1,8 @@
 """Every key in Redis: its name, type, fields and end. The scripts build the same names in `_base.lua`.
 
 All keys of a namespace share one hash tag, `{aq:<namespace>}:`, so they live in one slot and one
-script may touch them all. "retention" is `retention_days` after the run, or the batch, has ended.
+script may touch them all. "retention" is `retention_days` after the run, or the batch, has ended, and
+all that it has started.
 
     key                  type    fields or members                             end
     ───────────────────  ──────  ────────────────────────────────────────────  ────────────────────────────
@@ -11,18 +12,23 @@ script may touch them all. "retention" is `retention_days` after the run, or the
                                  hints failures unclear error deaths rescues ·
                                  pending deadline · parked (since) park_scope
                                  park_unit park_kind park_need park_policy
-                                 park_till wind · stop_reason stop_scope
-                                 stop_detail answer ended
+                                 park_till wind · parent children (in all)
+                                 descendants (live) gathering wake_hint ·
+                                 stop_reason stop_scope stop_detail answer
+                                 ended
     run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
     run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
     run:<r>:cache        hash    call signature → result of a side effect      retention of the run
     run:<r>:open         hash    reservation → "usd tokens [cap] [windows]";   gone when the run has ended
                                  escrow likewise; n: the last request
     run:<r>:forfeits     hash    reservation → likewise, charged in full       retention of the run
+    run:<r>:children     hash    custom_id, or id → "content_hash run"         retention of the run
+    run:<r>:gathers      hash    gather that has waited → its deadline (ms)    retention of the run
+    run:<r>:awaits       set     live children that the run waits for          gone when it goes on
     scope:run:<r>        hash    as every scope                                retention of the run
     scope:batch:<b>      hash    as every scope                                retention of the batch
     scope:<s>            hash    ul us ur ue ui uf uo ua · tl ts tr te ti ta   stays
-                                 · dul dtl (defaults) c (words)
+                                 · dul dtl dc (defaults) c (words)
     scope:<s>@<window>   hash    ul tl c: the limits of each day or month      stays
     scope:<s>@day:<date> hash    us ur …: one day, or month                    62 days after its end
     checkpoint:<scope>   hash    what the trimmed part of the log adds up to   as the scope
@@ -41,7 +47,7 @@ script may touch them all. "retention" is `retention_days` after the run, or the
     log                  stream  0-1, 0-2, …: one entry for each change of     stays, about 100,000 entries
                                  money or limits: o i s d m [c e a r w]
     batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
-                                 stop:<reason> counters
+                                 descendants (live) stop:<reason> counters
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
     batch:<b>:runs       list    runs in input order                           retention of the batch
     batch:<b>:open       set     runs that have not ended                      empty when the batch is over
@@ -144,7 +150,7 @@ class Keys:
         return f"{self.prefix}workers"
 
     def run(self, run_id: str, part: str = "") -> str:
-        """A run's hash, or one of its parts: msgs, trace, cache, open, forfeits."""
+        """A run's hash, or one of its parts: msgs, trace, cache, open, forfeits, children, gathers, awaits."""
         return f"{self.prefix}run:{run_id}{part and ':' + part}"
 
     def scope(self, scope: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import redis
 
-from agentq.core.errors import ConflictError
+from agentq.core.errors import ConflictError, UsageError
 from agentq.core.ids import new_nonce
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.money import to_nano
@@ -17,6 +17,7 @@ from agentq.core.records import (
     Claim,
     Delta,
     Failure,
+    Family,
     Lease,
     Parked,
     PendingCall,
@@ -60,11 +61,10 @@ class Runs:
         heads: Sequence[str],
         retention_ms: int,
         hints: Sequence[Hint | None] | None = None,
+        fence: str = "",
     ) -> list[tuple[str, str]]:
         """Create runs in one round trip; each becomes `queued` and watched, and its hint, if any, is sent.
 
-        Returns:
-            For each: CREATED or EXISTS (same custom_id, same content), and the run's id.
         Args:
             submissions: the runs. One with ancestors is a child of the last of them.
             heads: of their threads.
@@ -72,12 +72,19 @@ class Runs:
             hints: their first hints.
             fence: of the parent's step that starts children: refused when it is somebody else's by now.
 
+        Returns:
+            For each: CREATED or EXISTS (same custom_id, same content), and the run's id.
 
         Raises:
             ConflictError: when a custom_id exists with other content. Runs before it in the list are created.
+            UsageError: when a parent cannot have one more child.
         """
         calls = [
-            [*self._submission(run_id, spec, messages, head, retention_ms), *_pushed(hint)]
+            [
+                *self._submission(run_id, spec, messages, head, retention_ms),
+                *_pushed(hint),
+                *_adopted(spec, fence),
+            ]
             for (run_id, spec, messages), head, hint in zip(
                 submissions, heads, hints or [None] * len(submissions), strict=True
             )
@@ -91,10 +98,14 @@ class Runs:
                     answers.append((word, run_id))
                 case ["CONFLICT", run_id]:
                     where = f"batch {spec.batch!r}" if spec.batch else f"tenant {spec.tenant!r}"
+                    if spec.parent:
+                        where = f"run {spec.parent!r}"
                     raise ConflictError(
                         f"{spec.custom_id!r} exists in {where} with other content ({run_id})",
                         hint="give it another custom_id, or another batch",
                     )
+                case _ if spec.parent:
+                    raise _no_child(spec.parent, reply)
                 case _:
                     raise unexpected("run_submit", reply)
         return answers
@@ -108,7 +119,7 @@ class Runs:
             run_id,
             spec.custom_id or "",
             spec.content_hash,
-            spec.batch or "",
+            spec.batch if spec.batch and not spec.ancestors else "",
             spec.tenant,
             " ".join(spec.scopes_of(run_id)),
             "" if max_usd is None else to_nano(max_usd),
@@ -147,6 +158,10 @@ class Runs:
                     now_ms=int(now),
                     wind=(unit, scope) if wind else None,
                 )
+            case ["ORPHAN"]:
+                # Whoever cancelled the tree has not come to this run, or did not live to.
+                self.cancel(run_id, "the run around it")
+                return None
             case [("RECOVERING" | "BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
                 return None
             case _:
@@ -165,8 +180,7 @@ class Runs:
         *,
         kept: bool = False,
     ) -> Answer:
-        """The step is done: the run is queued for its next one, and the hint, if there is one, is sent."""
-        return self._commit(lease, "continue", delta, settlement, hint=hint)
+        """The step is done: the run is queued for its next one, and the hint, if there is one, is sent.
 
         Args:
             lease: the step's.
@@ -242,12 +256,17 @@ class Runs:
         argument: Arg = "",
         fields: Mapping[str, str] | None = None,
         hint: Hint | None = None,
+        waits: tuple[Sequence[str], Mapping[str, int]] | None = None,
     ) -> Answer:
         closing = settlement or _NOTHING_TO_CLOSE
         flat: list[Arg] = ["head", delta.head]
         for name, value in (fields or {}).items():
             flat += [name, value]
         cached = [part for item in delta.tool_results.items() for part in item]
+        awaited: list[Arg] = []
+        if waits is not None:
+            gathers: list[Arg] = [part for item in waits[1].items() for part in item]
+            awaited = [len(waits[0]), *waits[0], len(gathers), *gathers]
         reply = self._scripts.call(
             "step_commit",
             lease.run_id,
@@ -269,6 +288,7 @@ class Runs:
             len(cached),
             *cached,
             *_pushed(hint),
+            *awaited,
         )
         return self._booked(lease, settlement, _answer("step_commit", reply))
 
@@ -335,10 +355,34 @@ class Runs:
     def read_many(self, run_ids: Sequence[str]) -> list[RunRecord | None]:
         """Runs as they stand, in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
+        self._read(pipeline, run_ids)
+        return self._records(run_ids, pipeline.execute())
+
+    def children(self, run_id: str) -> list[str]:
+        """The runs that a run has started, in no order."""
+        texts: Any = self._client.hvals(self._keys.run(run_id, "children"))
+        return [text.partition(" ")[2] for text in texts]
+
+    def family(self, run_id: str, gather: str, asked: Sequence[str]) -> Family:
+        """What a gather of this name has to know, at one instant."""
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hvals(self._keys.run(run_id, "children"))
+        pipeline.hget(self._keys.run(run_id, "gathers"), gather)
+        self._read(pipeline, asked)
+        texts, deadline, *replies = pipeline.execute()
+        return Family(
+            children=frozenset(text.partition(" ")[2] for text in texts),
+            deadline_ms=None if deadline is None else int(deadline),
+            records=self._records(asked, replies),
+        )
+
+    def _read(self, pipeline: redis.client.Pipeline, run_ids: Sequence[str]) -> None:
         for run_id in run_ids:
             pipeline.hgetall(self._keys.run(run_id))
             pipeline.hmget(self._keys.scope(f"run:{run_id}"), ["us", "ts"])
-        replies = pipeline.execute()
+
+    @staticmethod
+    def _records(run_ids: Sequence[str], replies: Sequence[Any]) -> list[RunRecord | None]:
         return [
             _record(run_id, fields, spent) if fields else None
             for run_id, fields, spent in zip(run_ids, replies[::2], replies[1::2], strict=True)
@@ -367,6 +411,28 @@ def _parts(head: str, messages: str, trace: str, cached: Sequence[str] | Mapping
 
 def _pushed(hint: Hint | None) -> list[Arg]:
     return [0] if hint is None else [2, *hint]
+
+
+def _adopted(spec: RunSpec, fence: str) -> list[Arg]:
+    return [] if spec.parent is None else [2, spec.parent, fence]
+
+
+def _no_child(parent: str, reply: list[Any]) -> Exception:
+    match reply:
+        case ["ORPHAN", state]:
+            how = f"is {state}" if state else "does not exist, or no longer"
+            return UsageError(f"run {parent} {how}: only a live run has children")
+        case ["STALE"]:
+            return UsageError(f"run {parent} is at another step by now: this one starts no more children")
+        case ["CHILDREN", most]:
+            return UsageError(f"run {parent} has started {most} runs, which is the most", hint="start fewer")
+        case ["DEPTH", most]:
+            return UsageError(
+                f"run {parent} has {most} runs around it, which is the most: it cannot start another",
+                hint="let a run nearer to the root start it",
+            )
+        case _:
+            return unexpected("run_submit", reply)
 
 
 def _answer(name: str, reply: list[Any]) -> Answer:
@@ -430,4 +496,8 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
         if "park_scope" in fields
         else None,
         parked_ms=int(fields["parked"]) if "parked" in fields else None,
+        children=int(fields.get("children", 0)),
+        descendants=int(fields.get("descendants", 0)),
+        gathering=int(fields["gathering"]) if "gathering" in fields else None,
+        deadline_ms=deadline or None,
     )

@@ -6,6 +6,7 @@ thread: a call is a name and a text of arguments, a result is a value. Nothing h
 
 from __future__ import annotations
 
+from agentq.tools.children import ChildResult
 from agentq.tools.context import CallContext
 from agentq.tools.decorator import tool
 from agentq.tools.executor import ToolExecutor
@@ -14,4 +15,13 @@ from agentq.tools.registry import ToolRegistry
 from agentq.tools.result import ToolResult
 from agentq.tools.spec import ToolSpec
 
-__all__ = ["CallContext", "ToolExecutor", "ToolRegistry", "ToolResult", "ToolSpec", "call_signature", "tool"]
+__all__ = [
+    "CallContext",
+    "ChildResult",
+    "ToolExecutor",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolSpec",
+    "call_signature",
+    "tool",
+]

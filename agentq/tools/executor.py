@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agentq.core.text import encodable
+from agentq.tools.children import Children
 from agentq.tools.context import CallContext
 from agentq.tools.decorator import CONTEXT_FIELDS
 from agentq.tools.gates import Admitted, admit
@@ -26,6 +27,7 @@ Cache = MutableMapping[str, str]
 """The good results of the calls of one run that act once, by signature."""
 
 _ERROR_CHARS = 500
+_SUSPENDED = ToolResult(ok=False, content="", suspended=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class _Running:
     call: Admitted
     task: Task
     started: float
+    children: Children | None = None
 
 
 class ToolExecutor:
@@ -85,17 +88,25 @@ class ToolExecutor:
         """Make several calls, given as (name, arguments); the results are in the same order.
 
         Reads that follow each other run side by side. A call with a side effect waits for everything
-        before it and runs alone.
+        before it and runs alone. A call that waits for children is `suspended`, and so is each call that
+        has to wait for it.
         """
         ctx = ctx or CallContext()
         results: list[ToolResult] = []
         reads: list[_Running | ToolResult] = []
+        held = False
         for name, arguments in calls:
             spec = self.registry.get(name)
             if spec is not None and spec.side_effect:
                 results += [self._finish(read, cache) for read in reads]
                 reads = []
-                results.append(self.call(name, arguments, ctx, allowlist=allowlist, cache=cache))
+                held = held or any(result.suspended for result in results)
+                if not held:
+                    results.append(self.call(name, arguments, ctx, allowlist=allowlist, cache=cache))
+                    held = results[-1].suspended
+                    continue
+            if held:
+                results.append(_SUSPENDED)
             else:
                 reads.append(self._start(name, arguments, ctx, allowlist, cache))
         return results + [self._finish(read, cache) for read in reads]
@@ -111,12 +122,16 @@ class ToolExecutor:
         call = admit(self.registry, name, arguments, ctx, allowlist=allowlist, cache=cache)
         if isinstance(call, ToolResult):
             return call
+        if not ctx.idempotency_key and ctx.run_id:
+            ctx = dataclasses.replace(ctx, idempotency_key=f"{ctx.run_id}:{call.signature}")
+        if ctx.children is not None:
+            ctx = dataclasses.replace(ctx, children=ctx.children.of(call.signature))
         started = time.monotonic()
         try:
             task = TOOL_THREADS.start(_invocation(call, ctx))
         except TooManyThreadsError as error:
             return ToolResult.failure("tool_error", f"The tool was not started: {error}.", retryable=True)
-        return _Running(call, task, started)
+        return _Running(call, task, started, ctx.children)
 
     def _finish(self, running: _Running | ToolResult, cache: Cache | None) -> ToolResult:
         if isinstance(running, ToolResult):
@@ -126,6 +141,8 @@ class ToolExecutor:
         elapsed_ms = (time.monotonic() - running.started) * 1000
         if not in_time:
             return _clean(_timed_out(spec), elapsed_ms)
+        if running.children is not None and running.children.suspended:
+            return _SUSPENDED  # whatever the tool has made of it
         try:
             value = running.task.result()
         except BaseException as error:  # noqa: BLE001 - a tool may raise anything
@@ -139,8 +156,6 @@ class ToolExecutor:
 def _invocation(call: Admitted, ctx: CallContext) -> Callable[[], Any]:
     """The function with its checked arguments and what the server fills in, ready for a thread."""
     spec = call.spec
-    if not ctx.idempotency_key and ctx.run_id:
-        ctx = dataclasses.replace(ctx, idempotency_key=f"{ctx.run_id}:{call.signature}")
     injected = {name: getattr(ctx, name) if name in CONTEXT_FIELDS else ctx for name in spec.context_params}
 
     def invoke() -> Any:

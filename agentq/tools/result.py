@@ -36,6 +36,8 @@ class ToolResult:
     raw: Any = None
     elapsed_ms: float = 0.0
     cached: bool = False
+    suspended: bool = False
+    """It is no result yet: the call waits for children, or for a call before it that does."""
 
     @classmethod
     def failure(cls, code: str, content: str, *, retryable: bool = False) -> ToolResult:

@@ -506,13 +506,13 @@ def _check_ends(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
         if ":" not in account.partition("@")[2] and not account.startswith(("run:", "batch:")):
             allowed += [f"scope:{account}", f"checkpoint:{account}"]
     for run_id, run in runs.items():
-        if run["state"] != "ended":
+        if run["state"] != "ended" or int(run.get("descendants", 0)):
             allowed += [f"run:{run_id}", f"run:{run_id}:*"]
             allowed += [f"scope:run:{run_id}", f"checkpoint:run:{run_id}"]
             allowed.append(f"ids:{run['tenant']}:{run['custom_id']}")
     for name in store.batches.names():
         batch = store.batches.read(name)
-        if batch is not None and not (batch.sealed and batch.ended == batch.total):
+        if batch is not None and not (batch.sealed and batch.ended == batch.total and not batch.descendants):
             allowed += [f"batch:{name}", f"batch:{name}:*"]
             allowed += [f"scope:batch:{name}", f"checkpoint:batch:{name}"]
     assert_no_leaks(store.client, store.keys.prefix, allowed)

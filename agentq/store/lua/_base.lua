@@ -16,8 +16,12 @@ local function now_ms()
   return clock
 end
 
--- A number as Redis wants it: never 1e+15, never -0.
-local function int(n) return string.format('%.0f', n + 0) end
+-- A whole number as text: never 1e+15, never -0. (Lua by itself writes 14 digits.)
+local function int(n)
+  n = n + 0
+  if n == 0 then return '0' end
+  return n < 1e14 and n > -1e14 and n .. '' or string.format('%.0f', n)
+end
 
 -- An amount from the caller: a whole number up to 2^53-1, or the script fails before it has written.
 local function amount(s)
@@ -49,6 +53,13 @@ end
 local function scopes_in(text)
   local list = {}
   for scope in string.gmatch(text or '', '%S+') do list[#list + 1] = scope end
+  return list
+end
+
+-- The runs around a child, from its scopes: the root first, its parent last.
+local function ancestors_in(scopes)
+  local list = {}
+  for i = 1, #scopes - 1 do list[#list + 1] = string.match(scopes[i], '^run:(.*)$') end
   return list
 end
 

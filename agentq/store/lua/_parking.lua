@@ -49,10 +49,8 @@ local function unpark(id, run, scopes)
   redis.call('HDEL', run, 'park_scope', 'park_unit', 'park_kind', 'park_need', 'park_policy', 'park_till')
 end
 
--- Let a parked run try again: it is queued, due at once, and keeps its place in case it is denied again. The hint that it
--- left when it was parked is pushed; without one the tick sends it.
-local function resume(id, run, scopes)
-  unpark(id, run, scopes)
+-- Queue a run that waited. The hint that it left when it began to wait is pushed; without one the tick sends it.
+local function queue_at_once(id, run)
   local now, left = now_ms(), redis.call('HGET', run, 'wake_hint')
   redis.call('HSET', run, 'state', 'queued')
   if left then
@@ -64,6 +62,12 @@ local function resume(id, run, scopes)
     redis.call('HSET', run, 'not_before', int(now))
     redis.call('ZADD', P .. 'watch', int(now), id)
   end
+end
+
+-- Let a parked run try again: it keeps its place in case it is denied again.
+local function resume(id, run, scopes)
+  unpark(id, run, scopes)
+  queue_at_once(id, run)
 end
 
 -- ── wake ────────────────────────────────────────────────────────────────────────────────────────

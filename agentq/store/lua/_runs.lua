@@ -1,5 +1,5 @@
 -- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger and _parking.
-local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits'}
+local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers'}
 local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
 
 -- An account and what the checkpoint says of it come and go together.
@@ -21,40 +21,81 @@ local function unseal(batch)
   persist_account('batch:' .. batch)
 end
 
--- A batch is over when it is sealed and all its runs are: from then on its keys have an end.
+-- A batch is over when it is sealed and all its runs are, with all that they have started: from then on its keys have
+-- an end.
 local function close_batch(batch)
   local key = P .. 'batch:' .. batch
-  local f = redis.call('HMGET', key, 'sealed', 'total', 'ended', 'ttl')
-  if f[1] ~= '1' or (tonumber(f[2]) or 0) > (tonumber(f[3]) or 0) then return end
+  local f = redis.call('HMGET', key, 'sealed', 'total', 'ended', 'ttl', 'descendants')
+  if f[1] ~= '1' or (tonumber(f[2]) or 0) > (tonumber(f[3]) or 0) or (tonumber(f[5]) or 0) > 0 then return end
   for _, part in ipairs(BATCH_PARTS) do redis.call('PEXPIRE', key .. part, f[4]) end
   expire_account('batch:' .. batch, f[4])
 end
 
+-- A run is over when it has ended with all that it has started: from then on its keys have an end. Late bills of its
+-- descendants are booked on its account, so that must not go before theirs do.
+local function close_run(id)
+  local run = run_key(id)
+  local f = redis.call('HMGET', run, 'state', 'descendants', 'ttl', 'batch', 'tenant', 'custom_id', 'parent')
+  if f[1] ~= 'ended' or (tonumber(f[2]) or 0) > 0 then return end
+  for _, part in ipairs(RUN_PARTS) do redis.call('PEXPIRE', run .. part, f[3]) end
+  expire_account('run:' .. id, f[3])
+  if f[4] == '' and f[6] ~= '' and not f[7] then redis.call('PEXPIRE', P .. 'ids:' .. f[5] .. ':' .. f[6], f[3]) end
+end
+
+-- Leave `waiting` because the children that the run waited for have ended, or the time for that is over: its tools are
+-- called again.
+local function go_on(id, run)
+  mark_idle(run, scopes_in(redis.call('HGET', run, 'scopes')), -1)
+  redis.call('DEL', run .. ':awaits')
+  redis.call('HDEL', run, 'gathering', 'deadline')
+  queue_at_once(id, run)
+end
+
+-- A child comes to live (1) or has ended (-1): all that is around it must outlive it.
+local function count_descendant(id, scopes, change)
+  for _, ancestor in ipairs(ancestors_in(scopes)) do
+    local left = redis.call('HINCRBY', run_key(ancestor), 'descendants', change)
+    if left == 0 then close_run(ancestor) end
+  end
+  for _, scope in ipairs(scopes) do
+    local batch = string.match(scope, '^batch:(.*)$')
+    if batch and redis.call('HINCRBY', P .. 'batch:' .. batch, 'descendants', change) == 0 then close_batch(batch) end
+  end
+end
+
+-- A child has ended: its parent goes on when it was the last that it waited for.
+local function tell_parent(parent, id)
+  local run = run_key(parent)
+  if redis.call('SREM', run .. ':awaits', id) == 1 and redis.call('EXISTS', run .. ':awaits') == 0 then
+    go_on(parent, run)
+  end
+end
+
 -- End a run: money closed, counters moved, every key given an end. `fields` are set beside the reason.
 local function end_run(id, run, reason, now, fields)
-  local f = redis.call('HMGET', run, 'fence', 'batch', 'ttl', 'claimed', 'ms', 'state',
-    'tenant', 'custom_id', 'scopes')
-  local scopes = scopes_in(f[9])
+  local f = redis.call('HMGET', run, 'fence', 'batch', 'parent', 'claimed', 'ms', 'state', 'scopes')
+  local scopes = scopes_in(f[7])
   if f[6] == 'parked' then unpark(id, run, scopes) elseif f[6] == 'waiting' then mark_idle(run, scopes, -1) end
   forfeit_open(id, run, scopes)
   release_escrow(id, run, scopes)
-  redis.call('DEL', run .. ':open')
+  redis.call('DEL', run .. ':open', run .. ':awaits')
   local spent = tonumber(f[5]) or 0
   if f[4] and (f[6] == 'running' or f[6] == 'cancelling') then spent = spent + math.max(0, now - tonumber(f[4])) end
   redis.call('HSET', run, 'state', 'ended', 'stop_reason', reason, 'ended', int(now), 'fence', raised(f[1]),
     'ms', int(spent), unpack(fields))
-  redis.call('HDEL', run, 'pending', 'deadline', 'not_before', 'hints', 'parked', 'wind')
+  redis.call('HDEL', run, 'pending', 'deadline', 'not_before', 'hints', 'parked', 'wind', 'gathering', 'wake_hint')
   redis.call('ZREM', P .. 'watch', id)
-  for _, part in ipairs(RUN_PARTS) do redis.call('PEXPIRE', run .. part, f[3]) end
-  expire_account('run:' .. id, f[3])
+  close_run(id)
   if f[2] and f[2] ~= '' then
     local batch = P .. 'batch:' .. f[2]
     redis.call('SREM', batch .. ':open', id)
     redis.call('HINCRBY', batch, 'ended', 1)
     redis.call('HINCRBY', batch, 'stop:' .. reason, 1)
     close_batch(f[2])
-  elseif f[8] ~= '' then
-    redis.call('PEXPIRE', P .. 'ids:' .. f[7] .. ':' .. f[8], f[3])
+  end
+  if f[3] then
+    count_descendant(id, scopes, -1)
+    tell_parent(f[3], id)
   end
   wake(scopes)
 end

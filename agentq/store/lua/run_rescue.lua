@@ -2,7 +2,7 @@
 -- or end it.
 -- Whatever the outcome, its due time moves forward, so one stuck run never hides the rest.
 --
--- USES  ledger parking runs
+-- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 lease ms   3 grace ms   4 deaths on one step that end the run
 -- REPLY {"RESCUED", step} | {"WOKEN", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
@@ -13,7 +13,8 @@ local due = redis.call('ZSCORE', watch, id)
 if not due then return {'GONE'} end
 local now = now_ms()
 if tonumber(due) > now then return {'NOT_DUE'} end
-local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes', 'park_till', 'park_unit', 'park_scope')
+local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes', 'park_till', 'park_unit', 'park_scope',
+  'gathering')
 local state = f[1]
 if not state or state == 'ended' then
   redis.call('ZREM', watch, id)
@@ -24,6 +25,12 @@ if state == 'parked' then
   -- Its window is new, or it has waited for money as long as any run may: then its closing turn is made.
   if now >= tonumber(f[5]) then redis.call('HSET', run, 'wind', f[6] .. ' ' .. f[7]) end
   resume(id, run, scopes_in(f[4]))
+  return {'WOKEN', f[2]}
+end
+if state == 'waiting' and f[8] then
+  -- It has waited for its children as long as it wanted to; the caller sends the hint.
+  redis.call('HDEL', run, 'wake_hint')
+  go_on(id, run)
   return {'WOKEN', f[2]}
 end
 if state == 'waiting' then

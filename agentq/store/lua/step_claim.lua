@@ -4,13 +4,14 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 step that the message asks for, or '' for any   3 nonce, also the operation id   4 lease ms
 --       5 the last commit whose thread the caller has, or ''
--- REPLY {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '' [, head, messages, trace, cached results]}
+-- REPLY {"ORPHAN"} (a run around it was cancelled: so is this one to be)
+--       | {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '' [, head, messages, trace, cached results]}
 --       (messages and trace as one JSON array each, cached results as names and values; without them when
 --       the caller has the thread; wind: the unit and the scope for which it has waited too long)
 --       | {"RECOVERING"} | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
 local id, nonce = ARGV[1], ARGV[3]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints', 'started')
+local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints', 'started', 'parent')
 local state, fence = f[1], f[3]
 if not state then return {'MISSING'} end
 local now = now_ms()
@@ -19,6 +20,12 @@ if not replay then
   if state == 'running' or state == 'cancelling' then return {'BUSY'} end
   if state ~= 'queued' then return {'CLOSED'} end
   if f[4] and tonumber(f[4]) > now then return {'NOT_YET'} end
+  if f[7] then
+    for _, ancestor in ipairs(ancestors_in(scopes_in(redis.call('HGET', run, 'scopes')))) do
+      local a = redis.call('HMGET', run_key(ancestor), 'state', 'stop_reason')
+      if a[1] == 'cancelling' or a[2] == 'cancelled' then return {'ORPHAN'} end
+    end
+  end
   local recovering = redis.call('HGET', LEDGER, 'recovering')
   if recovering and tonumber(recovering) > now then return {'RECOVERING'} end
   if ARGV[2] ~= '' and ARGV[2] ~= f[2] then return {'STALE'} end

@@ -8,7 +8,8 @@
 --       6 grace ms until a lost message is sent again (continue)
 --       7 reservation or ''   8 how it closes   9 usd   10 tokens
 --      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items,
---         and last the hint to push (continue): count 0 or 2, queue key and message
+--         the hint to push (continue): count 0 or 2, queue key and message
+--         and last, of a gather: the children that it waits for, then names of gathers and ms from now: count and items
 -- REPLY {"OK"} | {"CANCELLED"} (it ended as cancelled; the money is booked) | {"STALE"} (only the money is) | {"MISSING"}
 -- FLAGS allow-oom
 local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -26,9 +27,9 @@ local now, scopes = now_ms(), scopes_in(f[8])
 if ARGV[7] ~= '' and close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) then wake(scopes) end
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
-local fields, at = take(11)
 -- The server was rolled back to before the reply was kept: what its tools gave would stand alone.
 if (outcome == 'continue' or outcome == 'gather') and ARGV[5] ~= '' and f[3] ~= ARGV[5] then return {'STALE'} end
+local fields, at = take(11)
 local lists = {}
 for _, part in ipairs({':msgs', ':trace'}) do
   lists[part], at = take(at)
@@ -36,7 +37,7 @@ for _, part in ipairs({':msgs', ':trace'}) do
 end
 local cached, hint
 cached, at = take(at)
-hint = take(at)
+hint, at = take(at)
 if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
 if f[4] then redis.call('HDEL', run, 'deaths') end
 if f[5] then redis.call('HDEL', run, 'failures', 'unclear', 'error') end
@@ -54,6 +55,30 @@ elseif outcome == 'continue' then
   fields[#fields + 1] = 'model'
   requeue(id, run, now, now + tonumber(ARGV[6]), fields)
   if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
+elseif outcome == 'gather' then
+  -- It waits for children, without a lease. Those that have ended by now will not tell it: they are looked at here.
+  forfeit_open(id, run, scopes)
+  local children, gathers, live, till = nil, nil, 0, nil
+  children, at = take(at)
+  gathers = take(at)
+  for _, child in ipairs(children) do
+    local of_child = redis.call('HGET', run_key(child), 'state')
+    if of_child and of_child ~= 'ended' then live = live + redis.call('SADD', run .. ':awaits', child) end
+  end
+  for i = 1, #gathers, 2 do
+    -- A gather that is called again, because another one had to wait meanwhile, keeps its first deadline.
+    redis.call('HSETNX', run .. ':gathers', gathers[i], int(now + tonumber(gathers[i + 1])))
+    local mine = tonumber(redis.call('HGET', run .. ':gathers', gathers[i]))
+    till = math.min(till or mine, mine)
+  end
+  fields[#fields + 1] = 'deadline'
+  fields[#fields + 1] = int(till)
+  fields[#fields + 1] = 'gathering'
+  fields[#fields + 1] = int(live)
+  requeue(id, run, now, till, fields)
+  redis.call('HSET', run, 'state', 'waiting')
+  mark_idle(run, scopes, 1)
+  if live == 0 or till <= now then go_on(id, run) end
 else
   forfeit_open(id, run, scopes)
   fields[#fields + 1] = 'phase'
