@@ -310,9 +310,11 @@ class Step:
         self.thread.record("gather", f"{len(children.awaited)} runs")
         delta = self.delta()
         answer = self.runs.commit_gather(
-            self.lease, delta, list(children.awaited), children.gathers, self.wake_hint()
+            self.lease, delta, list(children.awaited), children.gathers, self.wake_hint(), kept=self.kept
         )
         failpoint("step.after_gather")
+        if answer == "STALE" and self.kept is not None:
+            self.runs.release(self.lease, delay_ms=0)
         if answer == "OK":
             self.snapshot.stored(delta)
             self.bench.cache.put(self.lease.run_id, self.runs.commit_id(self.lease, "gather"), self.snapshot)

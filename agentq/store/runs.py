@@ -200,6 +200,8 @@ class Runs:
         children: Sequence[str],
         gathers: Mapping[str, int],
         fields: Mapping[str, str] | None = None,
+        *,
+        kept: Settlement | None = None,
     ) -> Answer:
         """The run waits, without a lease, until these children have ended; then its tools are called again.
 
@@ -210,8 +212,11 @@ class Runs:
             gathers: each gather that waits, by its name, and for how long at most (ms). What counts is the
                 deadline that a gather got the first time, and of several the earliest.
             fields: written into the run's hash.
+            kept: of the reply that was committed under this lease. STALE when the server has lost that.
         """
-        return self._commit(lease, "gather", delta, None, fields=fields, waits=(children, gathers))
+        argument = "" if kept is None else lease.fence + "t"
+        waits = (children, gathers)
+        return self._commit(lease, "gather", delta, kept, argument=argument, fields=fields, waits=waits)
 
     def commit_id(self, lease: Lease, outcome: Literal["continue", "gather"] = "continue") -> str:
         """What `claim(known=…)` knows a `commit_continue`, or `commit_gather`, under this lease by."""

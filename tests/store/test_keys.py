@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Actor, Delta, Failure, Parked, Settlement
+from agentq.core.records import Actor, Delta, Failure, Parked, RunSpec, Settlement
 from agentq.store import Store, keys
 from agentq.store.keys import PERMANENT
 from agentq.store.watch import DEATHS_MAX
 from tests.support.harness import (
+    HELLO,
     LEASE_MS,
     age,
     call,
@@ -171,6 +172,12 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     store.ledger.sweep("batch:b9")
     happened.append(seen(store))
     store.ledger.winddown("batch:b9", actor=Actor("o9", "ann"))
+    happened.append(seen(store))
+    submit_run(store, "parent")
+    parent = claim_run(store, "parent").lease
+    child = RunSpec(agent="a", tenant="acme", ancestors=("parent",))
+    store.runs.submit([("child", child, [HELLO])], heads=["{}"], retention_ms=1)
+    store.runs.commit_gather(parent, DELTA, ["child"], {"0:t:1": 60_000}, {"wake_hint": "5000 q m"})
     happened.append(seen(store))
     submit_run(store, "again")
     age(store, "again")
