@@ -27,7 +27,8 @@ local function look_at(a, kind, till)
   return till
 end
 
--- Leave `running` and wait for money. The escrow stays. `need` is `usd tokens`, the call and the escrow together.
+-- Leave `running` and wait for money. The escrow stays. `need` is `usd tokens`, the call and the escrow
+-- together, and where the call may be made smaller, behind it the same of its smallest size.
 local function park(id, run, scopes, a, unit, kind, need, policy, park_ms, op, fields)
   local now = now_ms()
   local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms', 'parked')
@@ -82,9 +83,15 @@ local function look(list, id, since, promised)
   end
   local scopes = scopes_in(f[2])
   local own, admitted = escrow_of(run)
-  local need = held(f[3])
+  local need, least = string.match(f[3], '^(%d+ %d+) ?(.*)$')
+  need = held(need)
   local accounts = accounts_of(scopes)
   local a, unit, kind = obstacle(accounts, need.usd, need.tokens, own, true, promised)
+  if least ~= '' and (kind == 'exhausted' or kind == 'never') then
+    -- When it was parked this size could still come; by now only a smaller one can.
+    need = held(least)
+    a, unit, kind = obstacle(accounts, need.usd, need.tokens, own, true, promised)
+  end
   if not a then
     for _, account in ipairs(accounts) do
       local taken = promised[account.name] or {0, 0}

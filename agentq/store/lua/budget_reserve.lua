@@ -70,9 +70,14 @@ if a then
   local function wait_parked()
     -- PART reservations
     -- PART parking
+    local function need_of(s)
+      local first = at + 5 * s - 4
+      return int(ARGV[first + 1] + ARGV[first + 3]) .. ' ' .. int(ARGV[first + 2] + ARGV[first + 4])
+    end
+    local smallest = ARGV[at] / 5
+    local need = need_of(taken) .. (taken < smallest and ' ' .. need_of(smallest) or '')
     forfeit_open(id, run, scopes)
-    park(id, run, scopes, a, unit, kind, int(usd + escrow_usd) .. ' ' .. int(tokens + escrow_tokens), ARGV[6],
-      tonumber(ARGV[8]), reservation, fields)
+    park(id, run, scopes, a, unit, kind, need, ARGV[6], tonumber(ARGV[8]), reservation, fields)
   end
   if not parks(a, kind, ARGV[6], admitted) then return {'DENIED', a.list, unit, kind, admitted and '1' or '0'} end
   wait_parked()
