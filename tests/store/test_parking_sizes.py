@@ -28,7 +28,7 @@ def release(store: Store, lease: Lease, cost: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost", "size"), [(40, SIZES[0]), (41, SIZES[1]), (55, SIZES[1]), (56, SIZES[2]), (70, SIZES[2])]
+    "cost, size", [(40, SIZES[0]), (41, SIZES[1]), (55, SIZES[1]), (56, SIZES[2]), (70, SIZES[2])]
 )
 def test_a_run_that_waited_for_a_large_size_goes_on_with_one_that_fits(store, holder, cost, size):
     release(store, holder, cost)
