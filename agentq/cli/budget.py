@@ -16,7 +16,7 @@ from agentq.cli.amount import KEEP, Keep, Limit, Nano, Tokens
 from agentq.cli.budgettree import node_fields, show_tree, usd
 from agentq.cli.console import plural
 from agentq.cli.globals import Verb, VerbGroup
-from agentq.cli.scope import ONLY_NEW_RUNS, guess, parse_scope, require_subject
+from agentq.cli.scope import ONLY_NEW_RUNS, base_of, guess, parse_scope, require_subject
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.records import Actor
@@ -58,7 +58,7 @@ def show(session: Session, scope: str | None, runs: bool) -> None:
         session.console.document(node_fields(root))
     else:
         show_tree(session.console, root)
-    if not scopes.exists(scope.partition("@")[0]) and not scopes.exists(scope):
+    if not scopes.exists(scope) and not scopes.exists(base_of(scope)):
         session.console.say(f"nothing is limited or booked in {scope} yet{guess(scopes, scope)}")
 
 
@@ -123,7 +123,7 @@ class Change:
             UsageError: when it is about its windows.
         """
         if self.is_window:
-            base = self.scope.rpartition("@")[0]
+            base = base_of(self.scope)
             raise UsageError(
                 f"{self.scope} is a window, and this is for whole scopes", hint=hint.format(base)
             )

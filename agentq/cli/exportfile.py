@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from agentq.store.journal import Entry
 
 AMOUNTS = {"spent": "s", "reserved": "r", "escrowed": "e", "forfeited": "f", "overage": "o"}
+_LIMIT = re.compile(r"\b(ul|tl) (\d+|-) (\d+|-)")
 COLUMNS = (
     "seq",
     "time",
@@ -60,7 +62,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "estimated": entry.estimated,
         "actor": entry.actor or None,
         "reason": entry.reason or None,
-        "words": entry.words or None,
+        "words": _LIMIT.sub(_limit, entry.words) or None,
     }
 
 
@@ -70,13 +72,14 @@ def as_jsonl(entry: Entry) -> str:
 
 
 def as_csv(entry: Entry) -> str:
-    """One entry as a line of CSV, in the order of `COLUMNS`; its scopes with spaces between."""
+    """One entry as one line of CSV, in the order of `COLUMNS`; its scopes with spaces between."""
     fields = entry_fields(entry)
     row = {name: "" if fields.get(name) is None else fields[name] for name in COLUMNS}
     row |= {f"{name}_usd": amount for name, amount in fields["usd"].items()}
     row |= {f"{name}_tokens": amount for name, amount in fields["tokens"].items()}
     row |= {"scopes": " ".join(entry.scopes), "estimated": int(entry.estimated)}
-    return _csv_line(row[name] for name in COLUMNS)
+    # A reason may have lines; the file is continued behind its last one.
+    return _csv_line(" ".join(str(row[name]).splitlines()) for name in COLUMNS)
 
 
 class ExportFile:
@@ -174,6 +177,13 @@ def _whole_lines(file: Any, size: int) -> _Whole:
         if begin or not start:
             return _Whole(tail[begin:end].decode(), len(tail) - end)
         reach *= 4
+
+
+def _limit(found: re.Match[str]) -> str:
+    """`ul 5000 -` as `usd limit 0.000005 to none`."""
+    unit, old, new = found.groups()
+    texts = ["none" if n == "-" else f"{to_usd(int(n)):f}" if unit == "ul" else n for n in (old, new)]
+    return f"{'usd' if unit == 'ul' else 'tokens'} limit {texts[0]} to {texts[1]}"
 
 
 def _csv_line(cells: Iterable[Any]) -> str:

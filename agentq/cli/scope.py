@@ -58,13 +58,18 @@ def parse_scope(word: str, *, period: bool = False) -> str:
     return word
 
 
+def base_of(scope: str) -> str:
+    """The scope that a window is of, else the scope itself."""
+    return _parts(scope)[0]
+
+
 def require_subject(scopes: Scopes, scope: str) -> None:
     """Return when the run or the batch that a scope is about exists; the others may come later.
 
     Raises:
         UsageError: when there is none.
     """
-    base = _parts(scope)[0]
+    base = base_of(scope)
     if scopes.has_subject(base):
         return
     kind, _, name = base.partition(":")
@@ -76,7 +81,7 @@ def require_subject(scopes: Scopes, scope: str) -> None:
 
 def guess(scopes: Scopes, scope: str) -> str:
     """For a scope without an account: ` (did you mean 'tenant:acme'?)`, or nothing."""
-    base = _parts(scope)[0]
+    base = base_of(scope)
     return "" if scopes.exists(base) else nearest(base, list(scopes.names()))
 
 

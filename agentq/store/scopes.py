@@ -87,7 +87,7 @@ class Scopes:
             runs: a batch has its runs and a run its children too, up to 1,000 of them.
         """
         kind = scope.partition(":")[0]
-        if kind not in {"global", "tenant"}:
+        if kind not in {"global", "tenant"} or split(scope)[1]:
             root = self.node(scope)
             if runs:
                 self._add_runs([root])
