@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Actor, Delta, Parked, Settlement
+from agentq.core.records import Actor, Delta, Parked, RunSpec, Settlement
 from agentq.store import Store, audit
 from agentq.store.audit import Verdict
-from tests.support.harness import call, claim_run, money, open_batch, reserve, submit_run
+from tests.support.harness import HELLO, RETENTION_MS, call, claim_run, money, open_batch, reserve, submit_run
 
 BOSS = Actor("op1", "boss", "why not")
 DELTA = Delta("{}")
@@ -231,6 +231,32 @@ def test_an_incident_is_listed_and_is_no_difference(books: Store):
         6,
     )
     assert incident.till_ms - incident.since_ms == 2_000
+
+
+def test_a_run_answers_for_all_that_it_has_started(store: Store, monkeypatch: pytest.MonkeyPatch):
+    submit_run(store, "root")
+    lease = claim_run(store, "root").lease
+    reserve(store, lease, usd=5, tokens=5, escrow_usd=3, escrow_tokens=3)
+    store.runs.commit_tools(lease, DELTA, Settlement(f"{lease.fence}:1", "settle", 5, 5))
+    for run_id, ancestors in (("child", ("root",)), ("idle", ("root",)), ("grandchild", ("root", "child"))):
+        spec = RunSpec(agent="a", tenant="acme", content_hash=run_id, ancestors=ancestors)
+        store.runs.submit([(run_id, spec, [HELLO])], heads=["{}"], retention_ms=RETENTION_MS)
+        settle(store, run_id, usd=1, escrow=4)
+    store.runs.commit_gather(lease, DELTA, ["child", "idle"], {"g1": 60_000})
+    store.ledger.set_limit("tenant:acme", usd=100, actor=BOSS)
+    assert isinstance(reserve(store, claim_run(store, "idle").lease, usd=99, tokens=1, policy="park"), Parked)
+    reserve(store, claim_run(store, "grandchild").lease, usd=7, tokens=7, escrow_usd=2, escrow_tokens=2)
+    assert money(store, "run:root") == {
+        "us": 8, "ts": 8, "ur": 7, "tr": 7, "ue": 13, "te": 13, "ui": 7, "ti": 7
+    }  # fmt: skip
+    assert store.audit.verify().differences == []
+    store.client.hdel(store.keys.run("grandchild", "open"), "escrow")
+    wrong = {scope for scope, field, *_ in found(store.audit.verify()) if field == "escrowed usd"}
+    assert wrong == {"run:root", "run:child", "run:grandchild"}
+    # More than may be read in one script are left out, where they would have to be added up.
+    monkeypatch.setattr(audit, "DESCENDANTS", 1)
+    wrong = {scope for scope, field, *_ in found(store.audit.verify()) if field == "escrowed usd"}
+    assert wrong == {"run:child", "run:grandchild"}
 
 
 @pytest.fixture
