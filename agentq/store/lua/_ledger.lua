@@ -119,27 +119,28 @@ local function alert(account, unit, level, spent, limit)
   announce({event = 'budget_alert', scope = account, unit = unit, percent = level, spent = int(spent), limit = int(limit)})
 end
 
--- What of an account is read before it is written: the fields that change, and, when it spends, what alerts are about.
--- A run's own limit is looked at by each of its steps: an alert would only repeat it.
-local function write_account(account, names, deltas, old)
+-- Change fields of one account. When it spends, alerts are looked at too; a run's own limit is looked at by each of its
+-- steps, so an alert would only repeat it.
+local function write_account(account, names, deltas)
   local key, args = scope_key(account), {}
   local spends = (deltas.us or 0) ~= 0 or (deltas.ts or 0) ~= 0
   local watched = spends and string.sub(account, 1, 4) ~= 'run:'
-  local asked = {unpack(names)}
+  local n, values = #names, nil
   if watched then
-    for _, name in ipairs({'us', 'ts', 'ul', 'tl', 'ua', 'ta'}) do asked[#asked + 1] = name end
+    local asked = {unpack(names)}
+    for i, name in ipairs({'us', 'ts', 'ul', 'tl', 'ua', 'ta'}) do asked[n + i] = name end
+    values = redis.call('HMGET', key, unpack(asked))
+  else
+    values = redis.call('HMGET', key, unpack(names))
   end
-  local values = not old and redis.call('HMGET', key, unpack(asked))
   for i, name in ipairs(names) do
-    args[2 * i - 1] = name
-    args[2 * i] = (tonumber(old and old[PLACE[name]] or values and values[i]) or 0) + deltas[name]
+    args[2 * i - 1], args[2 * i] = name, (values[i] or 0) + deltas[name]
   end
   if watched then
-    local n = #names
     local limits = {values[n + 3], values[n + 4]}
     if is_window(account) then limits = redis.call('HMGET', scope_key(limits_of(account)), 'ul', 'tl') end
     for i, unit in ipairs({'u', 't'}) do
-      local limit, spent = tonumber(limits[i]), (tonumber(values[n + i]) or 0) + (deltas[unit .. 's'] or 0)
+      local limit, spent = tonumber(limits[i]), (values[n + i] or 0) + (deltas[unit .. 's'] or 0)
       local level = alert_level(spent, limit)
       if level > (tonumber(values[n + 4 + i]) or 0) then
         args[#args + 1] = unit .. 'a'
@@ -160,28 +161,39 @@ local function changed(deltas)
   return names
 end
 
--- Change fields of these accounts. `known` are the accounts as they were read, in the same order.
-local function book(accounts, names, deltas, known)
+-- Change fields of these accounts.
+local function book(accounts, names, deltas)
   if #names == 0 then return end
-  for i, account in ipairs(accounts) do
+  for _, account in ipairs(accounts) do
     -- A window that is so old that nobody counts it any more stays away.
-    if known or not is_window(account) or redis.call('EXISTS', scope_key(account)) == 1 then
-      write_account(account, names, deltas, known and known[i])
+    if not is_window(account) or redis.call('EXISTS', scope_key(account)) == 1 then
+      write_account(account, names, deltas)
     end
   end
 end
 
--- One entry of the log, numbered 0-1, 0-2, … without a gap. `more`: further fields of it. Answers what has changed.
+-- One entry of the log, numbered 0-1, 0-2, … without a gap. `accounts` is a list, or a text with spaces. `more`: further
+-- fields of it. Answers which fields have changed.
 local function note(op, id, accounts, deltas, more)
   local names, text = changed(deltas), {}
   for i, name in ipairs(names) do text[i] = name .. ' ' .. int(deltas[name]) end
-  redis.call('XADD', P .. 'log', '0-*', 'o', op, 'i', id, 's', table.concat(accounts, ' '),
+  if type(accounts) == 'table' then accounts = table.concat(accounts, ' ') end
+  redis.call('XADD', P .. 'log', '0-*', 'o', op, 'i', id, 's', accounts,
     'd', table.concat(text, ' '), 'm', now_ms(), unpack(more or {}))
   return names
 end
 
 -- The one way in which money moves: an entry of the log, and the same change of all these accounts.
-local function post(op, id, accounts, deltas, more, known)
-  book(accounts, note(op, id, accounts, deltas, more), deltas, known)
-end
+local function post(op, id, accounts, deltas, more) book(accounts, note(op, id, accounts, deltas, more), deltas) end
 
+-- The same for accounts that have just been read, of which nothing is spent: `text` has their names.
+local function post_known(op, id, text, known, deltas, more)
+  local names, args = note(op, id, text, deltas, more), {}
+  if #names == 0 then return end
+  for _, a in ipairs(known) do
+    for i, name in ipairs(names) do
+      args[2 * i - 1], args[2 * i] = name, (a[PLACE[name]] or 0) + deltas[name]
+    end
+    redis.call('HSET', scope_key(a.name), unpack(args))
+  end
+end

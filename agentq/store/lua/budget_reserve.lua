@@ -16,7 +16,7 @@
 --       | {"ROLLBACK", the highest number of the process that is known}
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run, open = run_key(id), run_key(id) .. ':open'
-local reservation = fence .. ':' .. int(n)
+local reservation = fence .. ':' .. ARGV[3]
 local mine = 'op:' .. ARGV[4]
 local l = redis.call('HMGET', LEDGER, 'born', 'recovering', mine, 'parked')
 local f = redis.call('HMGET', run, 'state', 'fence', 'scopes', 'parked', 'op')
@@ -86,8 +86,6 @@ end
 
 local windows = windows_text(accounts)
 local more = ARGV[7] ~= '' and {'c', ARGV[7]} or nil
-local names = {}
-for i, account in ipairs(accounts) do names[i] = account.name end
 if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
   -- A day is over, or a window is new: the escrow goes with the call into the windows that run now.
   local left, entered, entered_names = {}, {}, {}
@@ -102,7 +100,7 @@ if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
   if #left > 0 then post('move', id, left, {ue = -own.usd, te = -own.tokens}) end
   if #entered > 0 then
     -- Written at once: the reservation writes only the fields that it changes itself.
-    post('move', id, entered_names, {ue = own.usd, te = own.tokens}, nil, entered)
+    post_known('move', id, table.concat(entered_names, ' '), entered, {ue = own.usd, te = own.tokens})
     for _, account in ipairs(entered) do
       account[USD_ESCROWED] = (account[USD_ESCROWED] or 0) + own.usd
       account[TOKEN_ESCROWED] = (account[TOKEN_ESCROWED] or 0) + own.tokens
@@ -110,13 +108,14 @@ if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
   end
 end
 counted = int(known + 1)
-redis.call('HSET', open, reservation, int(usd) .. ' ' .. int(tokens) .. windows,
-  'n', fence .. ' ' .. int(n) .. ' ' .. taken .. ' ' .. counted,
-  'escrow', int(escrow_usd) .. ' ' .. int(escrow_tokens) .. ' ' .. ARGV[at + 5 * taken - 4] .. windows)
+local first = at + 5 * taken - 4
+redis.call('HSET', open, reservation, ARGV[first + 1] .. ' ' .. ARGV[first + 2] .. windows,
+  'n', fence .. ' ' .. ARGV[3] .. ' ' .. taken .. ' ' .. counted,
+  'escrow', ARGV[first + 3] .. ' ' .. ARGV[first + 4] .. ' ' .. ARGV[first] .. windows)
 redis.call('HSET', LEDGER, mine, counted)
 if f[4] then redis.call('HDEL', run, 'parked') end
-post('reserve', id .. ':' .. reservation, names,
-  {ur = usd, tr = tokens, ue = escrow_usd - own.usd, te = escrow_tokens - own.tokens}, more, accounts)
+post_known('reserve', id .. ':' .. reservation, f[3] .. windows, accounts,
+  {ur = usd, tr = tokens, ue = escrow_usd - own.usd, te = escrow_tokens - own.tokens}, more)
 for _, account in ipairs(accounts) do
   if account.window and not account[USD_SPENT] then
     -- It begins here, also when nothing is reserved: what a call costs after all must find it.
