@@ -172,8 +172,8 @@ class Change:
 @click.option(
     "--on-exhausted",
     type=click.Choice(["park", "stop", "winddown", _LEAVE_TO_RUNS]),
-    help="When it is dry its runs wait (park), or make their closing turns, also those that wait now (stop, "
-    "winddown); run: as each was submitted.",
+    help="When it is dry its runs wait (park), answer with what they have (stop), or something in between "
+    "(winddown); run: as each was submitted.",
 )
 def set_(
     change: Change, max_usd: int | Keep | None, max_tokens: int | Keep | None, on_exhausted: str | None
