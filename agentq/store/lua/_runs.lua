@@ -4,7 +4,11 @@ local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
 
 -- An account and what the checkpoint says of it come and go together.
 local function expire_account(account, ttl)
-  redis.call('PEXPIRE', scope_key(account), ttl)
+  if redis.call('PEXPIRE', scope_key(account), ttl) == 0 then
+    -- Nothing was booked on it; what comes late must find an end.
+    redis.call('HSET', scope_key(account), 'us', '0')
+    redis.call('PEXPIRE', scope_key(account), ttl)
+  end
   redis.call('PEXPIRE', P .. 'checkpoint:' .. account, ttl)
 end
 
