@@ -64,7 +64,7 @@ local function limit_changed(scope)
 end
 
 -- The accounts that something booked by hand on a scope belongs to: its own, those around it, and the running windows of
--- all; nil when there is no such run or batch.
+-- all, and the scopes; nil when there is no such run or batch.
 local function chain_of(scope)
   local kind, name = string.match(scope, '^(%a+):(.+)$')
   local scopes
@@ -81,13 +81,5 @@ local function chain_of(scope)
   else
     scopes = {'global', scope}
   end
-  local names = {}
-  for _, a in ipairs(accounts_of(scopes)) do
-    names[#names + 1] = a.name
-    if a.window and redis.call('EXISTS', scope_key(a.name)) == 0 then
-      redis.call('HSET', scope_key(a.name), 'us', '0')
-      redis.call('PEXPIREAT', scope_key(a.name), int(window_end(a.window) + WINDOW_KEPT_MS))
-    end
-  end
-  return names, scopes
+  return accounts_of(scopes), scopes
 end

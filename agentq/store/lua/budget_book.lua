@@ -13,13 +13,19 @@ local usd, tokens = signed(ARGV[6]), signed(ARGV[7])
 open_ledger()
 local accounts, scopes = chain_of(ARGV[4])
 if not accounts then return {'MISSING'} end
-local spent
-for _, account in ipairs(accounts) do
-  local f = redis.call('HMGET', scope_key(account), 'us', 'ts')
-  local after = {(tonumber(f[1]) or 0) + usd, (tonumber(f[2]) or 0) + tokens}
-  if after[1] < 0 or after[2] < 0 then return {'BELOW_ZERO', account} end
-  if account == ARGV[4] then spent = after end
+local spent, names = nil, {}
+for i, a in ipairs(accounts) do
+  local after = {(tonumber(a[USD_SPENT]) or 0) + usd, (tonumber(a[TOKEN_SPENT]) or 0) + tokens}
+  if after[1] < 0 or after[2] < 0 then return {'BELOW_ZERO', a.name} end
+  if a.name == ARGV[4] then spent = after end
+  names[i] = a.name
 end
-post(ARGV[5], ARGV[4], accounts, {us = usd, ts = tokens}, {'a', ARGV[2], 'r', ARGV[3]})
+for _, a in ipairs(accounts) do
+  if a.window and not a[USD_SPENT] then
+    redis.call('HSET', scope_key(a.name), 'us', '0')
+    redis.call('PEXPIREAT', scope_key(a.name), int(window_end(a.window) + WINDOW_KEPT_MS))
+  end
+end
+post(ARGV[5], ARGV[4], names, {us = usd, ts = tokens}, {'a', ARGV[2], 'r', ARGV[3]})
 if usd < 0 or tokens < 0 then wake(scopes) end
 return done(ARGV[1], {'OK', int(spent[1]), int(spent[2])})
