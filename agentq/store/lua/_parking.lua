@@ -73,8 +73,8 @@ end
 
 -- ── wake ────────────────────────────────────────────────────────────────────────────────────────
 -- Look at one parked run. Answers 'woken', 'moved' (to the list of the scope that blocks it), 'stays' or 'blocks' (it has
--- waited so long that nobody may overtake it).
-local function look(list, id, since, promised)
+-- waited so long that nobody may overtake it). `closed`: the first of the list waits, and nobody is admitted past it.
+local function look(list, id, since, promised, closed)
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'scopes', 'park_need', 'park_kind', 'park_policy', 'park_till', 'park_unit')
   if f[1] ~= 'parked' then
@@ -93,6 +93,7 @@ local function look(list, id, since, promised)
     a, unit, kind = obstacle(accounts, need.usd, need.tokens, own, true, promised)
   end
   if not a then
+    if closed and not admitted then return 'stays' end
     for _, account in ipairs(accounts) do
       local taken = promised[account.name] or {0, 0}
       local counted = not account.window or string.find(own.rest, account.name, 1, true)
@@ -120,14 +121,19 @@ end
 
 -- Look at some of a list, the longest waiting first. Answers how many were woken and how many stay before the place
 -- that was reached, and whether that is the end of the list.
-local function wake_list(list, first, count)
+local function wake_list(list, first, count, promised)
+  local function waits(id) return redis.call('HGET', run_key(id), 'park_kind') == 'wait' end
   local found = redis.call('ZRANGE', list_key(list), first, first + count - 1, 'WITHSCORES')
-  local promised, woken, stay = {}, 0, 0
+  local closed = first > 0 and #found > 0 and waits(redis.call('ZRANGE', list_key(list), 0, 0)[1])
+  local woken, stay = 0, 0
   for i = 1, #found, 2 do
-    local verdict = look(list, found[i], tonumber(found[i + 1]), promised)
+    local verdict = look(list, found[i], tonumber(found[i + 1]), promised, closed)
     if verdict == 'blocks' then return woken, first + stay, true end
     if verdict == 'woken' then woken = woken + 1 end
-    if verdict == 'stays' then stay = stay + 1 end
+    if verdict == 'stays' then
+      if first + stay == 0 then closed = waits(found[i]) end
+      stay = stay + 1
+    end
   end
   return woken, first + stay, #found < 2 * count
 end
@@ -136,9 +142,10 @@ end
 local function wake(scopes)
   local lists = tonumber(redis.call('HGET', LEDGER, 'parked')) or 0
   if lists == 0 then return end
+  local promised = {}
   for _, scope in ipairs(scopes) do
     for _, list in ipairs({scope, scope .. '@day', scope .. '@month'}) do
-      if redis.call('EXISTS', list_key(list)) == 1 then wake_list(list, 0, WOKEN_AT_ONCE) end
+      if redis.call('EXISTS', list_key(list)) == 1 then wake_list(list, 0, WOKEN_AT_ONCE, promised) end
     end
   end
 end

@@ -14,7 +14,7 @@ if place == 0 then
   if now - begun < 500 and now >= begun then return {'EARLY'} end
   begun = now
 end
-local woken, reached, over = wake_list(list, place, tonumber(ARGV[2]))
+local woken, reached, over = wake_list(list, place, tonumber(ARGV[2]), {})
 if over then reached = 0 end
 if redis.call('EXISTS', list_key(list)) == 1 then
   redis.call('HSET', LEDGER, field, int(begun) .. ' ' .. int(reached))
