@@ -39,6 +39,10 @@ local function obstacle(accounts, usd, tokens, own, parked, promised)
   return nil
 end
 
+-- Whether a smaller size of a call is tried after this denial of a larger one: not when calls in flight may make room soon.
+-- Escrows of runs that are parked may lie there until somebody tops up; who can do with less brings one back.
+local function goes_smaller(kind) return kind ~= 'wait' and kind ~= 'frozen' end
+
 -- Whether a run that is denied like this is parked; otherwise its closing turn is due. `policy` is the run's: park; stop
 -- (its closing turn, as soon as nobody at work can make room); winddown (its closing turn when only the escrows of idle runs
 -- are in the way, so that they do not lie there unused); deny (never park). What a scope says itself goes before it.

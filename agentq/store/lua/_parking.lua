@@ -87,7 +87,7 @@ local function look(list, id, since, promised, closed)
   need = held(need)
   local accounts = accounts_of(scopes)
   local a, unit, kind = obstacle(accounts, need.usd, need.tokens, own, true, promised)
-  if least ~= '' and (kind == 'exhausted' or kind == 'never') then
+  if least ~= '' and a and goes_smaller(kind) then
     -- When it was parked this size could still come; by now only a smaller one can.
     need = held(least)
     a, unit, kind = obstacle(accounts, need.usd, need.tokens, own, true, promised)

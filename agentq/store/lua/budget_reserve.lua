@@ -64,7 +64,7 @@ for s = 1, tonumber(ARGV[at]) / 5 do
   a, unit, kind = obstacle(accounts, usd + escrow_usd, tokens + escrow_tokens, own, false, nil)
   if not a then a, unit, kind = queue_in_front() end
   taken = s
-  if not a or (kind ~= 'exhausted' and kind ~= 'never') then break end
+  if not a or not goes_smaller(kind) then break end
 end
 if a then
   local function wait_parked()
