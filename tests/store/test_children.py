@@ -121,7 +121,11 @@ def test_a_child_is_no_row_of_its_parents_batch(store: Store):
     store.batches.seal("b1")
     assert [run for chunk in store.batches.runs("b1") for run in chunk] == ["r1"]
     assert store.batches.live("b1") == ["r1"]
+    gather(store, lease, "c1")
+    # Nobody has to decide anything: work goes on below it.
+    assert store.batches.live_states("b1") == {"running": 1}
     end(store, "c1")
+    lease = claim_run(store, "r1").lease
     batch = store.batches.read("b1")
     assert batch is not None
     assert (batch.total, batch.ended, batch.stop_reasons) == (1, 0, {})
