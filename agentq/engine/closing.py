@@ -55,9 +55,7 @@ def _money(step: Step, request: ChatRequest) -> tuple[Granted | Denied | None, b
     """
     kept = {"head": step.delta().head} | ({"stop_scope": step.stop_scope} if step.stop_scope else {})
     step.unsent = Settlement(step.ledger.reservation(step.lease, step.requests + 1), "restore")
-    answer = step.ledger.convert(
-        step.lease, step.requests + 1, park_ms=step.bench.park_ms, fields=kept | step.wake_hint()
-    )
+    answer = step.ledger.convert(step.lease, step.requests + 1, park_ms=step.bench.park_ms, fields=kept)
     if answer is None:
         fresh = closing_rungs(step.agent, step.thread, request)
         return step.reserve(fresh, policy="stop", fields=kept), False

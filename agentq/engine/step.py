@@ -194,7 +194,7 @@ class Step:
             policy="deny" if self.claim.wind else policy or self.claim.spec.on_exhausted,
             catalogue=self.agent.catalogue,
             park_ms=self.bench.park_ms,
-            fields={**(fields or {}), **self.wake_hint()},
+            fields=fields,
         )
         if isinstance(answer, Denied):
             return answer
@@ -214,6 +214,10 @@ class Step:
             case Parked(scope, unit, kind):
                 self.unsent = None
                 log.info("run_parked run=%s scope=%s unit=%s kind=%s", self.lease.run_id, scope, unit, kind)
+                # Not with each reserve: nearly all are granted. Until it is there the tick sends the hint.
+                hint = self.bench.make_hint(self.lease.run_id, self.lease.step)
+                if hint is not None:
+                    self.runs.leave_hint(self.lease, hint)
             case Recovering(until_ms):
                 delay_ms = max(RECOVERING_DELAY_MS, until_ms - self.now_ms())
                 head = self.delta().head if self.thread.closing else None

@@ -346,6 +346,12 @@ class Runs:
         )
         return self._booked(lease, settlement, _answer("step_release", reply[:1]))
 
+    def leave_hint(self, lease: Lease, hint: Hint) -> None:
+        """Leave the hint of the lease's step with its run, which is parked: whoever lets it go on sends it."""
+        reply = self._scripts.call("run_leave_hint", lease.run_id, lease.fence, GRACE_MS, *hint)
+        if reply not in (["OK"], ["STALE"]):
+            raise unexpected("run_leave_hint", reply)
+
     def cancel(self, run_id: str, by: str) -> str:
         """CANCELLED, CANCELLING (a worker holds it), ENDED (it had ended before) or MISSING."""
         reply = self._scripts.call("run_cancel", run_id, f"cancelled by {by}")

@@ -9,6 +9,8 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "agentq/store/lua"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if not path.name.startswith("_"))
+PARTS = ("base", "ledger", "reservations", "fit", "parking", "runs", "operator")
+"""In the order in which they stand in front of a script."""
 SECTIONS = ("KEYS", "ARGV", "REPLY")
 
 
@@ -28,7 +30,7 @@ def test_there_are_scripts():
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_says_first_what_it_does_in_a_sentence(path):
-    prose = " ".join(header(path)).partition(" KEYS")[0].strip()
+    prose = re.split(r" (?:USES|KEYS) ", " ".join(header(path)))[0].strip()
     assert re.match(r"[A-Z].*[.]$", prose), f"{path.name} begins with: {prose!r}"
 
 
@@ -55,3 +57,19 @@ def test_a_script_answers_only_with_words_of_its_header(path):
     promised = set(re.findall(r'\{"([A-Z_]+)"', replies))
     given = set(re.findall(r"return \{'([A-Z_]+)'", text))
     assert given <= promised, f"not in the header: {sorted(given - promised)}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_uses_parts_that_exist_each_behind_what_it_needs(path):
+    lines = [line.removeprefix("USES").split() for line in header(path) if line.startswith("USES ")]
+    used = ["base", *(lines[0] if lines else [])]
+    assert used == [part for part in PARTS if part in used]
+
+
+@pytest.mark.parametrize("part", [path.name for path in FOLDER.glob("_*.lua")])
+def test_a_part_says_what_it_needs_and_stands_behind_it(part):
+    name = part.removeprefix("_").removesuffix(".lua")
+    first = " ".join(header(FOLDER / part))
+    needed = re.findall(r"_(\w+)", first[first.find("Need") :] if "Need" in first else "")
+    assert name in PARTS
+    assert all(PARTS.index(need) < PARTS.index(name) for need in needed), (name, needed)

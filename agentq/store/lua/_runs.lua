@@ -1,4 +1,4 @@
--- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger and _parking.
+-- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger, _reservations and _parking.
 local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers'}
 local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
 

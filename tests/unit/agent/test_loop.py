@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -305,3 +306,23 @@ def test_only_a_waiting_or_failed_run_goes_on_without_a_task(reason: StopReason)
     action = next_action(AGENT, thread, BUDGETS, NOBODY)
     resumable = reason in (StopReason.NEEDS_APPROVAL, StopReason.MODEL_ERROR)
     assert action == (CallModel() if resumable else End(reason))
+
+
+def test_none_of_the_calls_of_a_reply_that_was_cut_off_is_made() -> None:
+    """The last one may be half of a call that parses all the same: it would act with other arguments."""
+    thread = started()
+    cut = dataclasses.replace(reply("", call("cancel", CANCEL), call("cancel", "{}")), finish_reason="length")
+    apply_reply(AGENT, thread, cut, cost=None)
+    assert next_action(AGENT, thread, BUDGETS, NOBODY) == CallModel()
+    answers = [json.loads(message.content) for message in thread.messages if message.role is Role.TOOL]
+    assert [answer["error_code"] for answer in answers] == ["bad_json", "bad_json"]
+    assert thread.spend.tool_errors == 1
+
+
+def test_a_model_that_is_cut_off_again_and_again_is_asked_to_answer() -> None:
+    strict = agent(ScriptedClient(["x"]), max_tool_errors=2)
+    thread = started()
+    for n in range(2):
+        cut = dataclasses.replace(reply("", call("look", f'{{"n":{n}}}')), finish_reason="max_tokens")
+        apply_reply(strict, thread, cut, cost=None)
+    assert next_action(strict, thread, BUDGETS, NOBODY) == Close(StopReason.TOOL_ERROR_CEILING)

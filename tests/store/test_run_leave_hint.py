@@ -1,0 +1,44 @@
+"""run_leave_hint.lua: a parked run keeps the hint of its step, which whoever wakes it sends."""
+
+from __future__ import annotations
+
+from agentq.core.records import Actor, Parked
+from agentq.store import Store
+from tests.support.harness import call, check_invariants, claim_run, reserve, submit_run, twice, untouched
+
+
+def parked(store: Store, run_id: str = "r1") -> str:
+    """A run that waits for money of its tenant; the fence under which it was parked."""
+    store.ledger.set_limit("tenant:acme", usd=10)
+    submit_run(store, run_id)
+    store.ledger.book("tenant:acme", "charge", actor=Actor(f"spent-{run_id}", "me"), usd=5)
+    lease = claim_run(store, run_id).lease
+    assert isinstance(reserve(store, lease, 1, usd=6, tokens=1, policy="park"), Parked)
+    return lease.fence
+
+
+def test_the_hint_is_sent_by_the_script_that_wakes_the_run(store: Store):
+    fence, queue = parked(store), f"{store.keys.prefix}queue"
+    assert twice(store, "run_leave_hint", "r1", fence, 5000, queue, "hello there") == ["OK"]
+    store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
+    assert store.client.lrange(queue, 0, -1) == ["hello there"]
+    assert store.client.hget(store.keys.run("r1"), "wake_hint") is None
+    store.client.delete(queue)
+    check_invariants(store, ["r1"])
+
+
+def test_a_run_that_goes_on_already_needs_none(store: Store):
+    fence = parked(store)
+    store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
+    with untouched(store):
+        assert call(store, "run_leave_hint", "r1", fence, 5000, "queue", "late") == ["STALE"]
+
+
+def test_a_run_that_was_parked_again_is_left_alone(store: Store):
+    first = parked(store)
+    store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=3)
+    second = claim_run(store).lease
+    assert isinstance(reserve(store, second, 1, usd=9, tokens=1, policy="park"), Parked)
+    with untouched(store):
+        assert call(store, "run_leave_hint", "r1", first, 5000, "queue", "old") == ["STALE"]
+    assert call(store, "run_leave_hint", "r1", second.fence, 5000, "queue", "new") == ["OK"]
