@@ -32,35 +32,35 @@ MUTANTS = (
     # ── what fits ────────────────────────────────────────────────────────────────────────────────
     Mutant(
         ">= for >",
-        f"{LUA}/_parking.lua",
+        f"{LUA}/_fit.lua",
         "if used + usd > limit then",
         "if used + usd >= limit then",
         ("tests/store/test_budget_reserve.py",),
     ),
     Mutant(
         "a scope is not asked",
-        f"{LUA}/_parking.lua",
+        f"{LUA}/_fit.lua",
         "promised)\n  for _, a in ipairs(accounts) do\n",
         "promised)\n  for _, a in ipairs({accounts[1], unpack(accounts, 3)}) do\n",
         ("tests/store/test_budget_reserve.py",),
     ),
     Mutant(
         "a frozen scope still reserves",
-        f"{LUA}/_parking.lua",
+        f"{LUA}/_fit.lua",
         "if a[WORDS] and string.find(a[WORDS], 'frozen', 1, true) then return a, 'usd', 'frozen' end",
         "",
         (RULES,),
     ),
     Mutant(
         "the hold is shrunk until it fits",
-        f"{LUA}/_parking.lua",
+        f"{LUA}/_fit.lua",
         "if used + usd > limit then",
         "if used < limit then usd = math.min(usd, limit - used) end\n      if used + usd > limit then",
         (FAILURES,),
     ),
     Mutant(
         "only what is spent counts",
-        f"{LUA}/_parking.lua",
+        f"{LUA}/_fit.lua",
         "local used = spent + (a[USD_RESERVED] or 0) + (a[USD_ESCROWED] or 0) - own_usd",
         "local used = spent",
         (FAILURES,),
@@ -126,42 +126,42 @@ MUTANTS = (
     # ── how a reservation closes ─────────────────────────────────────────────────────────────────
     Mutant(
         "settled twice",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "    redis.call('HDEL', run .. ':open', reservation)\n    if settles then",
         "    if settles then",
         (FAILURES,),
     ),
     Mutant(
         "a settle keeps its hold",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "post('settle', name, accounts, {us = usd, ts = tokens, ur = -h.usd, tr = -h.tokens, uo",
         "post('settle', name, accounts, {us = usd, ts = tokens, uo",
         (FAILURES,),
     ),
     Mutant(
         "a late settle counts twice",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "  redis.call('HDEL', run .. ':forfeits', reservation)\n",
         "",
         (FAILURES,),
     ),
     Mutant(
         "a late settle is added to the forfeit",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "{us = usd - full.usd, ts = tokens - full.tokens, uf = -full.usd, uo = over}",
         "{us = usd, ts = tokens, uf = -full.usd, uo = over}",
         (FAILURES,),
     ),
     Mutant(
         "a forfeit refunds",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "{us = h.usd, ts = h.tokens, ur = -h.usd, tr = -h.tokens, uf = h.usd}",
         "{ur = -h.usd, tr = -h.tokens}",
         (FAILURES,),
     ),
     Mutant(
         "a forfeit keeps its hold",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "{us = h.usd, ts = h.tokens, ur = -h.usd, tr = -h.tokens, uf = h.usd}",
         "{us = h.usd, ts = h.tokens, uf = h.usd}",
         (FAILURES,),
@@ -175,14 +175,14 @@ MUTANTS = (
     ),
     Mutant(
         "a scope is not settled",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "post('settle', name, accounts, {us",
         "post('settle', name, {unpack(accounts, 2)}, {us",
         (FAILURES,),
     ),
     Mutant(
         "overage is capped",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "post('settle', name, accounts, {us = usd, ts",
         "post('settle', name, accounts, {us = math.min(usd, h.usd), ts",
         (RULES,),
@@ -211,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "the escrow is restored over one that is there",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "elseif how == 'restore' and redis.call('HEXISTS', run .. ':open', 'escrow') == 0 then",
         "elseif how == 'restore' then",
         (RULES,),
@@ -226,7 +226,7 @@ MUTANTS = (
     # ── windows ──────────────────────────────────────────────────────────────────────────────────
     Mutant(
         "settled in today's window instead of its own",
-        f"{LUA}/_ledger.lua",
+        f"{LUA}/_reservations.lua",
         "    local accounts = with(scopes, h.windows)\n",
         "    local accounts = {}\n"
         "    for _, a in ipairs(accounts_of(scopes)) do accounts[#accounts + 1] = a.name end\n",
@@ -263,9 +263,9 @@ MUTANTS = (
     ),
     Mutant(
         "the same money is promised to all who wait",
-        f"{LUA}/_parking.lua",
-        "obstacle(accounts, need.usd, need.tokens, own, true, promised)",
-        "obstacle(accounts, need.usd, need.tokens, own, true, nil)",
+        f"{LUA}/_fit.lua",
+        "local taken = promised and promised[a.name]",
+        "local taken = nil",
         (RULES,),
     ),
     Mutant(
@@ -309,6 +309,13 @@ MUTANTS = (
         f"{LUA}/budget_reserve.lua",
         "counted = int(known + 1)",
         "counted = '1'",
+        (RULES,),
+    ),
+    Mutant(
+        "the last number that was acknowledged counts, and not the highest",
+        "agentq/store/operations.py",
+        "self._acknowledged = max(self._acknowledged, number)",
+        "self._acknowledged = number",
         (RULES,),
     ),
     Mutant(
