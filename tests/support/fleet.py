@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from agentq.worker.embedded import EmbeddedServer
 from tests.support.processes import ProcessGroup
 from tests.support.wait import wait_until
 
+ROOT = Path(__file__).parents[2]
 APP = dedent(
     '''
     """Agents of the tests: a model that bills before it answers, and a tool that leaves a mark."""
@@ -73,10 +75,10 @@ APP = dedent(
 class Fleet:
     """Starts workers of one app on one server, and knows what the provider billed."""
 
-    def __init__(self, home: Path, **settings: object) -> None:
+    def __init__(self, home: Path, *, app: str = APP, **settings: object) -> None:
         self.home = home
         self.server = EmbeddedServer.start(home)
-        (home / "fleet_app.py").write_text(APP)
+        (home / "fleet_app.py").write_text(app)
         self.env = {
             "AGENTQ_REDIS_URL": self.server.url,
             "AGENTQ_BROKER_URL": self.server.broker_url,
@@ -97,6 +99,21 @@ class Fleet:
                 patch.setenv(name, value)
             spec.loader.exec_module(module)
         return module
+
+    def type(self, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """`agentq …` as a person types it beside these workers; it must end with `code`."""
+        done = subprocess.run(
+            [sys.executable, "-m", "agentq.cli", "-A", "fleet_app:app", *args],
+            cwd=self.home,
+            env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, f"{args} → {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
 
     def start_worker(self, *, concurrency: int = 8, **env: str) -> ProcessGroup:
         """A worker process, ready to take steps."""
@@ -178,10 +195,10 @@ class Fleet:
 
 @pytest.fixture
 def make_fleet() -> Iterator[type[Fleet]]:
-    """`make_fleet(lease_seconds=…)`; its processes end with the test."""
+    """`make_fleet(lease_seconds=…)`; its processes end with the test. `app` is another module than `APP`."""
     started: list[tuple[Fleet, Path]] = []
 
-    def make(**settings: object) -> Fleet:
+    def make(**settings: Any) -> Fleet:
         home = Path(tempfile.mkdtemp(prefix="aqf-", dir="/tmp"))
         started.append((Fleet(home, **settings), home))
         return started[-1][0]
