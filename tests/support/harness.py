@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -43,11 +42,10 @@ from agentq.provider.pricing import ModelPricing
 from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Usage
 from agentq.store.connect import Store
-from agentq.store.keys import PERMANENT
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Due, Rescue
 from agentq.tools import ToolExecutor, ToolRegistry
-from tests.support.leaks import assert_no_leaks
+from tests.support import invariants
 
 LEASE_MS = 15_000
 GRACE_MS = 5_000
@@ -83,6 +81,7 @@ def submit_run(
     custom_id: str | None = None,
     content_hash: str = "h1",
     messages: Sequence[str] = (HELLO,),
+    scopes: Sequence[str] = (),
 ) -> str:
     """Create a run below the engine: no agent, no message sent. Limits are nano-USD and tokens."""
     spec = RunSpec(
@@ -92,6 +91,7 @@ def submit_run(
         custom_id=custom_id,
         budgets={"max_usd": None if usd is None else nano(usd), "max_tokens": tokens},
         content_hash=content_hash,
+        scopes=tuple(scopes),
     )
     answers = store.runs.submit([(run_id, spec, messages)], heads=["{}"], retention_ms=RETENTION_MS)
     return answers[0][1]
@@ -169,7 +169,7 @@ def turn(store: Store, kind: str = "day") -> None:
     client, keys = store.client, store.keys
 
     def older(text: str) -> str:
-        return re.sub(rf"(?<=@{kind}:)[0-9-]+", lambda found: _earlier(found[0], kind), text)
+        return re.sub(rf"(?<=@{kind}:)[0-9-]+", lambda found: earlier(found[0], kind), text)
 
     for marker in (keys.scope(""), keys.checkpoint("")):
         for key in sorted(client.scan_iter(match=f"{marker}*@{kind}:*", count=1000)):
@@ -187,7 +187,8 @@ def turn(store: Store, kind: str = "day") -> None:
             client.execute_command("XSETID", keys.log, last["last-generated-id"])
 
 
-def _earlier(date: str, kind: str) -> str:
+def earlier(date: str, kind: str) -> str:
+    """The day, or month, before."""
     if kind == "day":
         return f"{datetime.fromisoformat(date) - timedelta(days=1):%Y-%m-%d}"
     return f"{datetime.fromisoformat(date + '-01') - timedelta(days=1):%Y-%m}"
@@ -206,26 +207,31 @@ def due(store: Store, *, room: int = 100, rescues: int = 100) -> Due:
 def dump(store: Store, *, without: Sequence[str] = ("clock",)) -> dict[str, Any]:
     """Every key of the namespace with its content, and whether it has an end."""
     client, prefix = store.client, store.keys.prefix
-    state: dict[str, Any] = {}
-    for key in sorted(client.scan_iter(match=f"{prefix}*", count=1000)):
-        name = key.removeprefix(prefix)
-        if name in without:
-            continue
-        match client.type(key):
+    keys = sorted(key for key in client.scan_iter(match=f"{prefix}*", count=1000))
+    keys = [key for key in keys if key.removeprefix(prefix) not in without]
+    kinds, contents = client.pipeline(transaction=False), client.pipeline(transaction=False)
+    for key in keys:
+        kinds.type(key)
+    for key, kind in zip(keys, kinds.execute(), strict=True):
+        match kind:
             case "hash":
-                content: Any = client.hgetall(key)
+                contents.hgetall(key)
             case "list":
-                content = client.lrange(key, 0, -1)
+                contents.lrange(key, 0, -1)
             case "set":
-                content = sorted(client.smembers(key))
+                contents.sort(key, alpha=True)
             case "zset":
-                content = client.zrange(key, 0, -1, withscores=True)
+                contents.zrange(key, 0, -1, withscores=True)
             case "stream":
-                content = client.xrange(key)
+                contents.xrange(key)
             case _:
-                content = client.get(key)
-        state[name] = (content, client.ttl(key) != -1)
-    return state
+                contents.get(key)
+        contents.ttl(key)
+    found = contents.execute()
+    return {
+        key.removeprefix(prefix): (content, ttl != -1)
+        for key, content, ttl in zip(keys, found[::2], found[1::2], strict=True)
+    }
 
 
 def twice(store: Store, name: str, *args: str | int) -> list[Any]:
@@ -264,258 +270,21 @@ def money(store: Store, scope: str) -> dict[str, int]:
 
 # ── invariants ───────────────────────────────────────────────────────────────────────────────────────
 
-AMOUNTS = ("us", "ts", "ur", "tr", "ue", "te", "uf", "uo")
-"""The fields of an account that only the log changes; `ui` and `ti` are an index beside it."""
-_MOVES_NOTHING = {"open", "alert", "limit", "topup", "freeze", "unfreeze", "winddown", "incident"}
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry of the ledger's log."""
-
-    op: str
-    id: str
-    accounts: tuple[str, ...]
-    deltas: Mapping[str, int]
-    fields: Mapping[str, str]
-
-    @classmethod
-    def read(cls, fields: Mapping[str, str]) -> Entry:
-        pairs = fields["d"].split()
-        deltas = dict(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
-        assert all(deltas.values()), f"an entry says that nothing has changed: {fields}"
-        return cls(fields["o"], fields["i"], tuple(fields["s"].split()), deltas, fields)
-
-
-@dataclass
-class Books:
-    """One run's money, folded from the log alone."""
-
-    open: dict[str, Pair] = field(default_factory=dict)
-    spent: dict[str, Pair] = field(default_factory=dict)
-    forfeited: dict[str, Pair] = field(default_factory=dict)
-    accounts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Where each reservation stands: it closes where it was made."""
-    escrow: Pair = (0, 0)
-    overage: int = 0
-
-    def take(self, entry: Entry, reservation: str) -> None:
-        d = defaultdict(int, entry.deltas)
-        held = (d["ur"], d["tr"])
-        cost, back = (d["us"], d["ts"]), (-d["ur"], -d["tr"])
-        self.escrow = (self.escrow[0] + d["ue"], self.escrow[1] + d["te"])
-        self.overage += d["uo"]
-        match entry.op:
-            case "reserve" | "convert":
-                assert reservation not in self.accounts, f"{reservation} is made twice"
-                assert entry.op == "reserve" or self.escrow == (0, 0)
-                self.open[reservation], self.accounts[reservation] = held, entry.accounts
-            case "settle":
-                assert self.open.pop(reservation) == back
-                self.spent[reservation] = cost
-            case "forfeit":
-                assert self.open.pop(reservation) == back == cost
-                self.spent[reservation] = self.forfeited[reservation] = cost
-            case "late":
-                assert self.forfeited.pop(reservation)[0] == -d["uf"]
-                full = self.spent[reservation]
-                self.spent[reservation] = (full[0] + cost[0], full[1] + cost[1])
-            case "release":
-                assert self.open.pop(reservation) == back
-            case "restore":
-                assert self.open.pop(reservation) == back == (d["ue"], d["te"])
-            case "reassert":
-                assert reservation not in self.spent
-                self.spent[reservation] = cost
-                if d["uf"]:  # in full, until its bill is known
-                    self.forfeited[reservation] = cost
-            case "escrow":
-                assert self.escrow == (0, 0)
-            case _:
-                raise AssertionError(f"the log has an unknown operation {entry.op!r}")
-        if reservation in self.accounts:
-            assert sorted(entry.accounts) == sorted(self.accounts[reservation]), entry
-
 
 def entries_of(store: Store) -> list[dict[str, str]]:
     """The ledger's log, whose numbers have no gap and go on where the checkpoint ends."""
-    entries: Any = store.client.xrange(store.keys.log)
-    numbers = [int(name.partition("-")[2]) for name, _ in entries]
-    folded = store.client.hget(store.keys.ledger, "folded")
-    first = min(1, *numbers, 1) if folded is None else int(folded) + 1
-    assert numbers == list(range(first, first + len(numbers)))
-    return [entry for _, entry in entries]
-
-
-def fold_log(store: Store) -> dict[str, Books]:
-    """Every run's money by the log, which must be whole."""
-    books: dict[str, Books] = defaultdict(Books)
-    for fields in entries_of(store):
-        entry = Entry.read(fields)
-        if entry.op in _MOVES_NOTHING:
-            assert not entry.deltas, entry
-        elif entry.op == "move":
-            assert all("@" in account for account in entry.accounts), entry
-        elif entry.op not in {"charge", "adjust"}:
-            run_id, _, reservation = entry.id.partition(":")
-            books[run_id].take(entry, reservation)
-    return books
-
-
-def totals(store: Store) -> dict[str, dict[str, int]]:
-    """What the checkpoint and the log say of every account: only what is not zero."""
-    sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    marker = store.keys.checkpoint("")
-    for key in store.client.scan_iter(match=f"{marker}*", count=1000):
-        for name, amount in store.client.hgetall(key).items():
-            sums[key.removeprefix(marker)][name] += int(amount)
-    for fields in entries_of(store):
-        entry = Entry.read(fields)
-        for account in entry.accounts:
-            if entry.op == "open":  # another account that had this name has expired
-                sums[account].clear()
-            for name, delta in entry.deltas.items():
-                sums[account][name] += delta
-    return {account: {k: v for k, v in fields.items() if v} for account, fields in sums.items()}
-
-
-def accounts_in(store: Store) -> list[str]:
-    """Every account that there is."""
-    marker = store.keys.scope("")
-    return sorted(key.removeprefix(marker) for key in store.client.scan_iter(match=f"{marker}*", count=1000))
+    return invariants.entries(dump(store, without=()))
 
 
 def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = True) -> None:
-    """What holds at every instant, for all runs of the namespace: its ledger, its watch, its ends.
+    """What holds at every instant, for all runs of the namespace.
 
     Args:
+        store: the namespace.
         run_ids: every run that was created.
         capped: no account stands above its limit (not where a test made a call cost more than its bound).
     """
-    keys, client = store.keys, store.client
-    runs: dict[str, dict[str, str]] = {run_id: client.hgetall(keys.run(run_id)) for run_id in run_ids}
-    held = _check_runs(store, runs)
-    _check_accounts(store, held, capped=capped)
-    _check_parked(store, runs)
-    live = sorted(run_id for run_id, run in runs.items() if RunState(run["state"]).is_live)
-    assert sorted(client.zrange(keys.watch, 0, -1)) == live
-    _check_ends(store, runs)
-
-
-def _check_runs(store: Store, runs: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
-    """Each run against its log, while that is whole; answers what all of them hold, by account."""
-    whole = store.client.hget(store.keys.ledger, "folded") is None
-    books = fold_log(store) if whole else {}
-    assert set(books) <= set(runs)
-    sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for run_id, run in runs.items():
-        texts = store.client.hgetall(store.keys.run(run_id, "open"))
-        texts.pop("n", None)
-        escrow = texts.pop("escrow", None)
-        forfeits = store.client.hgetall(store.keys.run(run_id, "forfeits"))
-        scopes = run["scopes"].split()
-        for name, text in texts.items():
-            _hold(sums, scopes, text, "ur", "tr")
-            assert run["state"] in {"running", "cancelling"}, f"{run_id} is {run['state']} and holds {name}"
-        for text in forfeits.values():
-            _hold(sums, scopes, text, "uf", "")
-        if escrow is not None:
-            assert run["state"] != "ended", f"{run_id} has ended and holds an escrow"
-            _hold(sums, scopes, escrow, "ue", "te")
-            if run["state"] in {"parked", "waiting"}:
-                _hold(sums, scopes, escrow, "ui", "ti")
-        if whole:
-            mine = books.get(run_id, Books())
-            assert {name: _pair(text) for name, text in texts.items()} == mine.open, run_id
-            assert {name: _pair(text) for name, text in forfeits.items()} == mine.forfeited, run_id
-            assert _pair(escrow or "0 0") == mine.escrow, run_id
-            for name, accounts in mine.accounts.items():
-                assert set(scopes) <= set(accounts), f"{run_id}:{name} skips a scope: {accounts}"
-    return sums
-
-
-def _pair(text: str) -> Pair:
-    usd, tokens = text.split()[:2]
-    return int(usd), int(tokens)
-
-
-def _hold(
-    sums: dict[str, dict[str, int]], scopes: Sequence[str], text: str, usd_field: str, token_field: str
-) -> None:
-    """Add what is held to each account in which it is held: the scopes, and the windows that it names."""
-    usd, tokens = _pair(text)
-    for account in [*scopes, *(word for word in text.split() if "@" in word)]:
-        sums[account][usd_field] += usd
-        if token_field:
-            sums[account][token_field] += tokens
-
-
-def _check_accounts(store: Store, held: Mapping[str, Mapping[str, int]], *, capped: bool) -> None:
-    booked, there = totals(store), accounts_in(store)
-    for account in sorted({*there, *booked, *held}):
-        if account not in there:
-            # Only a window may be gone, and only as a whole.
-            assert ":" in account.partition("@")[2] or not booked.get(account), f"{account} is missing"
-            continue
-        fields = money(store, account)
-        by_the_log = {name: fields[name] for name in AMOUNTS if name in fields}
-        assert by_the_log == booked.get(account, {}), f"{account}: the log says something else"
-        mine = held.get(account, {})
-        for name in ("ur", "tr", "ue", "te", "ui", "ti", "uf"):
-            assert fields.get(name, 0) == mine.get(name, 0), f"{account} {name}: {fields} and {dict(mine)}"
-        assert all(amount >= 0 for amount in fields.values()), f"{account}: {fields}"
-        if capped:
-            _check_limit(store, account, fields)
-
-
-def _check_limit(store: Store, account: str, fields: Mapping[str, int]) -> None:
-    limits_of = account.rpartition(":")[0] if ":" in account.partition("@")[2] else account
-    limits = store.client.hmget(store.keys.scope(limits_of), ["ul", "tl"])
-    for unit, limit in zip("ut", limits, strict=True):
-        taken = sum(fields.get(unit + what, 0) for what in "sre")
-        assert limit is None or taken <= int(limit), f"{account} is over its limit of {limit}: {fields}"
-
-
-def _check_parked(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
-    """The lists are exactly the parked runs, each once, where it says that it is."""
-    client, keys = store.client, store.keys
-    marker = keys.parked("")
-    found: list[tuple[str, str, int]] = []
-    for key in client.scan_iter(match=f"{marker}*", count=1000):
-        members: Any = client.zrange(key, 0, -1, withscores=True)
-        found += [(run_id, key.removeprefix(marker), int(since)) for run_id, since in members]
-    parked = {run_id: run for run_id, run in runs.items() if run["state"] == "parked"}
-    expected = [(run_id, run["park_scope"], int(run["parked"])) for run_id, run in parked.items()]
-    assert sorted(found) == sorted(expected)
-    lists = {name for _, name, _ in found}
-    assert client.smembers(f"{keys.prefix}parked") == lists
-    assert int(client.hget(keys.ledger, "parked") or 0) == len(lists)
-    for run_id, run in runs.items():
-        words = {name for name in run if name.startswith("park_")}
-        needed = {"park_scope", "park_unit", "park_kind", "park_need", "park_policy", "park_till"}
-        assert words == (needed if run_id in parked else set()), f"{run_id} is {run['state']}: {words}"
-        if run_id in parked:
-            assert client.zscore(keys.watch, run_id) <= int(run["park_till"])
-
-
-def _check_ends(store: Store, runs: Mapping[str, Mapping[str, str]]) -> None:
-    allowed = [*PERMANENT, "parked:*"]
-    for account in accounts_in(store):
-        # What one day has spent has an end; tenants, agents, models, keys and limits of windows have none.
-        if ":" not in account.partition("@")[2] and not account.startswith(("run:", "batch:")):
-            allowed += [f"scope:{account}", f"checkpoint:{account}"]
-    for run_id, run in runs.items():
-        if run["state"] != "ended" or int(run.get("descendants", 0)):
-            allowed += [f"run:{run_id}", f"run:{run_id}:*"]
-            allowed += [f"scope:run:{run_id}", f"checkpoint:run:{run_id}"]
-            allowed.append(f"ids:{run['tenant']}:{run['custom_id']}")
-    for name in store.batches.names():
-        batch = store.batches.read(name)
-        if batch is not None and not (batch.sealed and batch.ended == batch.total and not batch.descendants):
-            allowed += [f"batch:{name}", f"batch:{name}:*"]
-            allowed += [f"scope:batch:{name}", f"checkpoint:batch:{name}"]
-    assert_no_leaks(store.client, store.keys.prefix, allowed)
+    invariants.check(dump(store, without=()), run_ids, capped=capped)
 
 
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────────
