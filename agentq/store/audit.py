@@ -27,7 +27,7 @@ CHUNK = 100
 """Accounts that are read at one instant."""
 SHOWN = 1_000
 """Differences that are kept; the others are only counted."""
-IDLE_RUNS = 5_000
+IDLE_RUNS = 2_000
 """Up to so many live runs, what idle ones hold is compared at one instant."""
 DESCENDANTS = 2_000
 """A run with more is not compared with what they hold: they are read in one script."""
