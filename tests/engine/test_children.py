@@ -140,7 +140,9 @@ def test_a_tree_of_three_levels_ends_from_below(rig: Rig):
     assert record.usd_nano == (2 + 2 + 3) * CALL_NANO
     (middle,) = rig.store.runs.children(run)
     assert rig.record(middle).usd_nano == (2 + 3) * CALL_NANO
-    assert all(rig.record(leaf).spec.ancestors == [run, middle] for leaf in rig.store.runs.children(middle))
+    assert all(
+        list(rig.record(leaf).spec.ancestors) == [run, middle] for leaf in rig.store.runs.children(middle)
+    )
 
 
 def test_a_gather_of_children_that_have_all_ended_does_not_wait(rig: Rig):
