@@ -79,6 +79,8 @@ class Claim:
     now_ms: int
     wind: tuple[str, str] | None = None
     """The unit and the scope for which it has waited too long: its closing turn is due."""
+    limits: tuple[int | None, int | None] | None = None
+    """Its own limits in nano-USD and tokens, where somebody has changed those that it was submitted with."""
 
 
 @dataclass(frozen=True, slots=True)

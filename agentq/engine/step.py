@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets, Rung
@@ -29,6 +30,7 @@ from agentq.agent.thread import pending_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
+from agentq.core.money import to_usd
 from agentq.core.records import (
     Claim,
     Delta,
@@ -89,6 +91,15 @@ def execute_step(run_id: str, step: int | None, *, bench: Workbench) -> None:
             at_work.broke(error)
 
 
+def _budgets(claim: Claim) -> Budgets:
+    """What the run may spend: as it was submitted, with the limits that somebody has given it since."""
+    budgets = Budgets.from_dict(claim.spec.budgets)
+    if claim.limits is None:
+        return budgets
+    usd, tokens = (None if limit is None else max(1, limit) for limit in claim.limits)
+    return replace(budgets, max_usd=None if usd is None else to_usd(usd), max_tokens=tokens)
+
+
 class Step:
     """A claimed step at work. Every path through it ends in one commit or one release."""
 
@@ -104,7 +115,7 @@ class Step:
         self.ledger = bench.store.ledger
         self.snapshot = self._snapshot(kept)
         self.thread = self.snapshot.thread
-        self.budgets = Budgets.from_dict(claim.spec.budgets)
+        self.budgets = _budgets(claim)
         self.approved: frozenset[str] = frozenset()
         self.requests = 0
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used

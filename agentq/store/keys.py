@@ -12,7 +12,7 @@ all that it has started.
                                  hints failures unclear error deaths rescues ·
                                  pending deadline · parked (since) park_scope
                                  park_unit park_kind park_need park_policy
-                                 park_till wind · parent children (in all)
+                                 park_till wind limits · parent children (in all)
                                  descendants (live) gathering wake_hint ·
                                  stop_reason stop_scope stop_detail answer
                                  ended

@@ -144,7 +144,7 @@ class Runs:
         asked = "" if step is None else step
         reply = self._scripts.call("step_claim", run_id, asked, new_nonce(), lease_ms, known)
         match reply:
-            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, text, wind, *pieces]:
+            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, text, wind, limits, *pieces]:
                 spec = RunSpec(**json.loads(text))
                 unit, _, scope = wind.partition(" ")
                 return Claim(
@@ -157,6 +157,7 @@ class Runs:
                     unclear=int(unclear),
                     now_ms=int(now),
                     wind=(unit, scope) if wind else None,
+                    limits=_limits(limits),
                 )
             case ["ORPHAN"]:
                 # Whoever cancelled the tree has not come to this run, or did not live to.
@@ -347,7 +348,7 @@ class Runs:
         return self._booked(lease, settlement, _answer("step_release", reply[:1]))
 
     def leave_hint(self, lease: Lease, hint: Hint) -> None:
-        """Leave the hint of the lease's step with its run, which is parked: whoever lets it go on sends it."""
+        """Leave the hint of the lease's step with its parked run: whoever lets it go on sends it."""
         reply = self._scripts.call("run_leave_hint", lease.run_id, lease.fence, GRACE_MS, *hint)
         if reply not in (["OK"], ["STALE"]):
             raise unexpected("run_leave_hint", reply)
@@ -426,6 +427,13 @@ def _pushed(hint: Hint | None) -> list[Arg]:
 
 def _adopted(spec: RunSpec, fence: str) -> list[Arg]:
     return [] if spec.parent is None else [2, spec.parent, fence]
+
+
+def _limits(text: str) -> tuple[int | None, int | None] | None:
+    if not text:
+        return None
+    usd, tokens = (None if word == "-" else int(word) for word in text.split())
+    return usd, tokens
 
 
 def _no_child(parent: str, reply: list[Any]) -> Exception:

@@ -312,6 +312,42 @@ def test_a_run_that_is_stopped_gets_its_closing_turn_inside_its_ceiling(rig: Rig
     assert account.overage_nano == 0
 
 
+FOUR = [ONE, TWO, [("look", '{"id": "3"}')], [("look", '{"id": "4"}')], "done"]
+
+
+@pytest.mark.parametrize(
+    "budgets, more",
+    [
+        (Budgets(max_tokens=None, max_usd=dollars(3)), {"usd": 3 * CALL_NANO}),
+        (Budgets(max_tokens=3 * CALL_TOKENS, max_usd=None), {"tokens": 3 * CALL_TOKENS}),
+    ],
+    ids=["usd", "tokens"],
+)
+def test_a_run_whose_own_limit_is_raised_goes_on(rig: Rig, budgets: Budgets, more: dict[str, int]):
+    rig.agent(Moody(FOUR), look)
+    run = rig.submit(budgets=budgets)
+    rig.step()
+    rig.store.ledger.topup(f"run:{run}", actor=Actor("op", "boss"), **more)
+    rig.drain()
+    record = rig.record(run)
+    assert (record.stop_reason, record.answer, record.steps) == (StopReason.FINISHED, "done", 5)
+    rig.check()
+
+
+def test_a_run_whose_own_limit_is_lowered_or_taken_away_heeds_that(rig: Rig):
+    rig.agent(Moody([ONE, "closing words"]), look)
+    run = rig.submit(budgets=Budgets(max_tokens=None, max_usd=dollars(9)))
+    rig.step()
+    rig.store.ledger.set_limit(f"run:{run}", usd=CALL_NANO, actor=Actor("op", "boss"))
+    rig.drain()
+    assert rig.record(run).stop_reason == StopReason.COST_BUDGET
+    rig.agent(Moody(FOUR), look)
+    run = rig.submit(budgets=Budgets(max_tokens=None, max_usd=dollars(2)))
+    rig.store.ledger.set_limit(f"run:{run}", usd=None, actor=Actor("op2", "boss"))
+    rig.drain()
+    assert rig.record(run).stop_reason == StopReason.FINISHED
+
+
 # ── a dry scope ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentq.core.records import Actor
 from agentq.store import Store
 from tests.support.harness import call, check_invariants, dump, open_batch, submit_run, twice, untouched
 
@@ -55,4 +56,13 @@ def test_the_last_run_of_a_sealed_batch_gives_it_its_end(store: Store):
 def test_an_empty_batch_is_over_when_it_is_sealed(store: Store):
     open_batch(store)
     assert twice(store, "batch_seal", "b1") == ["SEALED", "0"]
-    assert ends(store) == {"batch:b1": True}
+    assert ends(store) == {"batch:b1": True, "scope:batch:b1": True}  # a late bill of one before finds an end
+
+
+def test_the_limits_of_its_windows_end_with_a_batch_and_stay_when_it_goes_on(store: Store):
+    open_batch(store)
+    store.ledger.set_limit("batch:b1@day", usd=7, actor=Actor("op", "me"))
+    store.batches.seal("b1")
+    assert store.client.ttl(store.keys.scope("batch:b1@day")) > 0
+    open_batch(store)
+    assert store.client.ttl(store.keys.scope("batch:b1@day")) == -1

@@ -60,6 +60,11 @@ local function limit_changed(scope)
       if level > before then alert(account, unit == 'u' and 'usd' or 'tokens', level, spent, limit) end
     end
   end
+  -- A run decides by itself, before it asks, whether its own budget is used up: its next claim tells it what that is now.
+  local id = string.match(base, '^run:(.*)$')
+  if id and redis.call('EXISTS', run_key(id)) == 1 then
+    redis.call('HSET', run_key(id), 'limits', (f[1] or '-') .. ' ' .. (f[2] or '-'))
+  end
   wake({base})
 end
 

@@ -10,11 +10,15 @@ local function expire_account(account, ttl)
     redis.call('PEXPIRE', scope_key(account), ttl)
   end
   redis.call('PEXPIRE', P .. 'checkpoint:' .. account, ttl)
+  if string.sub(account, 1, 6) == 'batch:' then
+    for _, window in ipairs({'@day', '@month'}) do redis.call('PEXPIRE', scope_key(account .. window), ttl) end
+  end
 end
 
 local function persist_account(account)
   redis.call('PERSIST', scope_key(account))
   redis.call('PERSIST', P .. 'checkpoint:' .. account)
+  for _, window in ipairs({'@day', '@month'}) do redis.call('PERSIST', scope_key(account .. window)) end
 end
 
 -- Rows are being added, perhaps to a batch that was over.

@@ -5,9 +5,11 @@
 -- ARGV  1 run id   2 step that the message asks for, or '' for any   3 nonce, also the operation id   4 lease ms
 --       5 the last commit whose thread the caller has, or ''
 -- REPLY {"ORPHAN"} (a run around it was cancelled: so is this one to be)
---       | {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '' [, head, messages, trace, cached results]}
+--       | {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '',
+--         limits or '' [, head, messages, trace, cached results]}
 --       (messages and trace as one JSON array each, cached results as names and values; without them when
---       the caller has the thread; wind: the unit and the scope for which it has waited too long)
+--       the caller has the thread; wind: the unit and the scope for which it has waited too long; limits: nano-USD and tokens, '-' for
+--       none, where somebody has changed those that it was submitted with)
 --       | {"RECOVERING"} | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
 local id, nonce = ARGV[1], ARGV[3]
 local run = run_key(id)
@@ -35,10 +37,11 @@ if not replay then
   if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
-local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'wind', 'head', 'op')
+local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'wind', 'head', 'op',
+  'limits')
 if ARGV[5] ~= '' and ARGV[5] == r[9] then
-  return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or ''}
+  return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or '', r[10] or ''}
 end
-return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or '', r[8],
+return {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or '', r[10] or '', r[8],
   json_array(redis.call('LRANGE', run .. ':msgs', 0, -1)), json_array(redis.call('LRANGE', run .. ':trace', 0, -1)),
   redis.call('HGETALL', run .. ':cache')}
