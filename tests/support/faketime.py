@@ -9,20 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import redis
 
 from agentq.worker.embedded import EmbeddedServer
+from tests.support.wait import wait_until
 
-LIBRARIES = (
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-)
+NAME = "faketime/libfaketime.so.1"
 
 
 def library() -> str:
     """Where libfaketime is. Its absence fails the test: what is not tested must not look tested."""
-    for path in LIBRARIES:
-        if Path(path).exists():
-            return path
+    for folder in (*Path("/usr/lib").glob("*-linux-*"), Path("/usr/lib64"), Path("/usr/lib")):
+        if (folder / NAME).exists():
+            return str(folder / NAME)
     pytest.fail("libfaketime is not installed; type: apt-get install libfaketime", pytrace=False)
 
 
@@ -32,7 +31,12 @@ class FakeClock:
     def __init__(self, home: Path) -> None:
         self._file = home / "faketime"
         self._offset = timedelta()
+        self._client: redis.Redis | None = None
         self._write()
+
+    def attach(self, server: EmbeddedServer) -> None:
+        """From now on a change returns when this server shows it."""
+        self._client = redis.Redis.from_url(server.url)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -64,6 +68,20 @@ class FakeClock:
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+.6f}\n")
         fresh.replace(self._file)
+        if self._client is not None:
+            wait_until(self._is_shown, f"the server to show the time that is {seconds:+} s from ours")
+
+    def _is_shown(self) -> bool:
+        assert self._client is not None
+        seconds, micros = self._client.time()
+        shown = datetime.fromtimestamp(seconds + micros / 1e6, UTC)
+        return abs(shown - datetime.now(UTC) - self._offset) < timedelta(seconds=0.2)
+
+    def detach(self) -> None:
+        """The server is gone."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
 
 def start(home: Path, clock: FakeClock) -> EmbeddedServer:
@@ -71,7 +89,9 @@ def start(home: Path, clock: FakeClock) -> EmbeddedServer:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
-        return EmbeddedServer.start(home)
+        server = EmbeddedServer.start(home)
+    clock.attach(server)
+    return server
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +103,7 @@ def faked_server() -> Iterator[tuple[EmbeddedServer, FakeClock]]:
     try:
         yield server, clock
     finally:
+        clock.detach()
         server.stop()
         shutil.rmtree(home, ignore_errors=True)
 

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ import pytest
 from agentq.agent import Budgets
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Actor, Delta, Granted, Parked, Settlement
+from agentq.provider.scripted import Turn
 from agentq.store import Store, connect
 from agentq.tools import tool
 from agentq.worker.embedded import EmbeddedServer
@@ -47,7 +49,7 @@ pytest_plugins = ["tests.support.faketime", "tests.support.fleet"]
 TENANT = "tenant:acme"
 DAY, MONTH = f"{TENANT}@day", f"{TENANT}@month"
 PLENTY = 1_000_000_000
-LOOK = [["look", '{"at": "x"}']]
+LOOK = [("look", '{"at": "x"}')]
 BORDERS = [
     ("2026-12-31 23:59:58", "2027-01-01 00:00:05"),
     ("2026-11-30 23:59:58", "2026-12-01 00:00:05"),
@@ -206,7 +208,7 @@ def test_a_clock_that_jumps_neither_loses_money_nor_counts_it_twice(
         rig.clock.seconds += 5
         verdicts.extend(rescue.verdict for rescue in rig.rescue())
 
-    script = [LOOK, [["look", '{"at": "y"}']], "done"]
+    script: list[Turn] = [LOOK, [("look", '{"at": "y"}')], "done"]
     rig.agent(Moody(script, moods=[None, jump]), look)
     # The time that it takes is the server's too, and would be used up.
     run_id = rig.submit(budgets=Budgets(max_seconds=None))
@@ -236,7 +238,9 @@ def midnight_fleet(make_fleet) -> Iterator[tuple[Fleet, FakeClock]]:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
         fleet = make_fleet(lease_seconds=2, tick_seconds=0.2)
+    clock.attach(fleet.server)
     yield fleet, clock
+    clock.detach()
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -279,8 +283,12 @@ def test_workers_whose_servers_clock_jumps_by_hours_pay_each_call_once(
     fleet.app.store.ledger.set_limit("tenant:default@day", usd=PLENTY, actor=Actor("1", "ann"))
     worker = fleet.start_worker(concurrency=2)
     batch = fleet.submit(2, 4, seconds=3)
-    for bills, hours in ((2, 2), (4, -4), (6, 26)):
-        wait_until(lambda bills=bills: len(fleet.lines("bill")) >= bills, "the calls to be under way", 30)
+
+    def billed(calls: int) -> bool:
+        return len(fleet.lines("bill")) >= calls
+
+    for calls, hours in ((2, 2), (4, -4), (6, 26)):
+        wait_until(partial(billed, calls), "the calls to be under way", 30)
         clock.move(hours=hours)
     batch.wait(90)
     fleet.check("b", steps=4)

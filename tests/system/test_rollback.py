@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import pytest
 from agentq.core.lifecycle import RunState
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.aof import AppendOnlyFile, Transaction
+from tests.support.processes import ProcessGroup
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:  # it is a plugin, and must not be imported before pytest does
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.system
 
 pytest_plugins = ["tests.support.fleet"]
 
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 LEASE_MS = 2_000
 RECOVER_MS = LEASE_MS * 4 // 3
 
@@ -278,3 +282,29 @@ def test_a_ledger_without_its_mark_refuses_to_reserve_and_says_so(fleet: Fleet):
     fleet.submit(1, 2, batch="other")
     batch.wait(30)
     fleet.check("b", steps=2)
+
+
+def test_troubles_that_lose_nothing_are_no_rollback(tmp_path):
+    """The long soak, for twenty seconds: workers leave, die and freeze, the server restarts and crashes."""
+    argv = [
+        sys.executable,
+        SOAK,
+        "--minutes",
+        "0.33",
+        "--every",
+        "2",
+        "--freeze",
+        "3",
+        "--lease",
+        "2",
+        "--json",
+    ]
+    soak = ProcessGroup(argv, cwd=tmp_path)
+    try:
+        code = soak.wait(110)
+        figures = json.loads(soak.output)
+        assert code == 0, figures
+        assert sum(figures["troubles"].values()) >= 4
+        assert figures["spent"] >= figures["billed"] > 0
+    finally:
+        soak.end()
