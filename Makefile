@@ -1,7 +1,7 @@
 # agentq: `make` lists what there is. Everything runs from .venv/, which `make setup` makes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test mutants check bench up
+.PHONY: help setup demo test test-ledger mutants check bench up
 
 # The first Python >= 3.11 that is found; `make PYTHON=/path/to/python …` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -16,7 +16,7 @@ KEY = import hashlib, os, sys, tomllib; \
 STAMP := .venv/.agentq-stamp
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv/ with agentq and its tools (again when pyproject.toml or Python changes)
 	@set -eu; \
@@ -37,6 +37,9 @@ demo: setup ## Run the twenty demo tasks through real workers; no key, no Redis 
 
 test: setup ## Run every test (ARGS='-k name' for some)
 	@.venv/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-ledger: setup ## The tests of the ledger, its state machine with many more examples (under 10 minutes)
+	@.venv/bin/python -m tests.support.ledger_report
 
 mutants: setup ## Plant bugs in the ledger and show that the tests notice each (ARGS=fence for some)
 	@.venv/bin/python -m tests.mutants.run $(ARGS)

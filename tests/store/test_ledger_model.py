@@ -61,7 +61,7 @@ from tests.support.ledger_model import (
     plus,
 )
 
-EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "10"))
 """In each of the shards."""
 SHARDS = 4
 STEPS = 50

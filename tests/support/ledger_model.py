@@ -1,8 +1,8 @@
 """The ledger in plain Python: what every account, reservation and answer must be, without a server.
 
 Money is a pair, nano-USD and tokens. Nothing here is clever: an account is the sum of what its runs hold and
-have spent, and whether something fits is one comparison. A window is its list and its age: `("tenant:acme@day",
-1)` is yesterday.
+have spent, and whether something fits is one comparison. A window is its list and its age:
+`("tenant:acme@day", 1)` is yesterday.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class LedgerModel:
     # ── what fits ────────────────────────────────────────────────────────────────────────────────
 
     def blocked(self, run: Run, promised: Sequence[Promise] = ()) -> Obstacle | None:
-        """Why a parked run does not fit, nor its smallest size, once the one that it waits for cannot come."""
+        """Why a parked run does not fit, nor its smallest size when the one it waits for cannot come."""
         assert run.parked is not None
         found = None
         for need in run.parked.needs:
