@@ -1,4 +1,4 @@
-"""budget_set.lua: limits of scopes and windows, and what they mean; what an operator has set, no default goes over."""
+"""budget_set.lua: limits of scopes and windows; no default goes over what an operator has set."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.support.harness import (
     twice,
     untouched,
 )
+
 
 def words(store: Store, scope: str) -> str | None:
     return store.client.hget(store.keys.scope(scope), "c")
@@ -50,7 +51,11 @@ def test_both_limits_are_set_and_taken_away_and_the_log_says_by_whom(store: Stor
         ("global", "ul 1000 -, tl 50 60"),
         ("global", "tl 60 -"),
     ]
-    assert [(entry["a"], entry["r"]) for entry in entries_of(store)] == [("ann", "why"), ("ann", ""), ("ben", "")]
+    assert [(entry["a"], entry["r"]) for entry in entries_of(store)] == [
+        ("ann", "why"),
+        ("ann", ""),
+        ("ben", ""),
+    ]
     check_invariants(store, [])
 
 
@@ -111,7 +116,9 @@ def test_a_default_stands_until_another_one_comes(store: Store):
 
 @pytest.mark.parametrize("operator", [5, 100, 500, None])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_default_never_goes_over_what_an_operator_has_set(store: Store, operator: int | None, *, before: bool):
+def test_a_default_never_goes_over_what_an_operator_has_set(
+    store: Store, operator: int | None, *, before: bool
+):
     if before:
         default(store, 100)
     store.ledger.set_limit("global", usd=operator, actor=by())

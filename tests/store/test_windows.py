@@ -1,4 +1,4 @@
-"""Days and months: by the server's clock, in UTC; what is held belongs to the window in which it was reserved."""
+"""Days and months: by the server's clock, in UTC; a call belongs to the window in which it was reserved."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_windows_are_named_and_end_by_the_calendar_whatever_the_date(store: Stor
         first = (moment.replace(day=1) + timedelta(days=32)).replace(day=1)
         following = first.replace(hour=0, minute=0, second=0, microsecond=0)
         assert answer == (
-            f"s@day:{moment:%Y-%m-%d} s@month:{moment:%Y-%m} {(tomorrow - epoch) // MS} {(following - epoch) // MS}"
+            f"s@day:{moment:%Y-%m-%d} s@month:{moment:%Y-%m} "
+            f"{(tomorrow - epoch) // MS} {(following - epoch) // MS}"
         )
 
 
@@ -126,7 +127,8 @@ def test_a_window_s_account_expires_62_days_after_its_end(store: Store, lease: L
 
 
 @pytest.mark.parametrize(
-    "need, answer", [((60, 40), None), ((60, 41), Denied(DAY, "usd", "never")), ((101, 0), Denied(DAY, "usd", "never"))]
+    "need, answer",
+    [((60, 40), None), ((60, 41), Denied(DAY, "usd", "never")), ((101, 0), Denied(DAY, "usd", "never"))],
 )
 def test_what_is_left_of_a_day_may_be_taken_whole_and_not_one_more(store: Store, lease: Lease, need, answer):
     got = reserve(store, lease, 1, usd=need[0], tokens=1, escrow_usd=need[1])
@@ -171,13 +173,16 @@ def test_a_call_belongs_for_ever_to_the_window_in_which_it_was_reserved(
         store.watch.rescue("r1", LEASE_MS)
         assert money(store, old) == {"us": 70, "ts": 7, "uf": 70, "ue": 30}
     settled(store, lease, 60, how={"late": "settle", "late release": "release"}.get(ending, ending))
-    assert money(store, old) == {
-        "settle": {"us": 60, "ue": 30},
-        "release": {"ue": 30},
-        "forfeit": {"us": 70, "ts": 7, "uf": 70, "ue": 30},
-        "late": {"us": 60, "ue": 30},
-        "late release": {"ue": 30},
-    }[ending]
+    assert (
+        money(store, old)
+        == {
+            "settle": {"us": 60, "ue": 30},
+            "release": {"ue": 30},
+            "forfeit": {"us": 70, "ts": 7, "uf": 70, "ue": 30},
+            "late": {"us": 60, "ue": 30},
+            "late release": {"ue": 30},
+        }[ending]
+    )
     assert not store.client.exists(store.keys.scope(before))
     check_invariants(store, ["r1"])
 
@@ -247,7 +252,9 @@ def test_a_closing_turn_is_booked_where_its_escrow_lies(store: Store, end: str):
     assert isinstance(store.ledger.convert(lease, 1), Granted)
     assert money(store, old) == {"us": 10, "ts": 1, "ur": 30, "tr": 3}
     settled(store, lease, 20, how=end)
-    assert money(store, old) == ({"us": 30, "ts": 1} if end == "settle" else {"us": 10, "ts": 1, "ue": 30, "te": 3})
+    assert money(store, old) == (
+        {"us": 30, "ts": 1} if end == "settle" else {"us": 10, "ts": 1, "ue": 30, "te": 3}
+    )
     assert not store.client.exists(store.keys.scope(window(store, TENANT, "day")))
     check_invariants(store, ["r1"])
 
