@@ -348,9 +348,12 @@ class Runs:
         return self._booked(lease, settlement, _answer("step_release", reply[:1]))
 
     def leave_hint(self, lease: Lease, hint: Hint) -> None:
-        """Leave the hint of the lease's step with its parked run: whoever lets it go on sends it."""
+        """Leave the hint of the lease's step with its parked run: whoever lets it go on sends it.
+
+        If somebody has done so already, it is sent now.
+        """
         reply = self._scripts.call("run_leave_hint", lease.run_id, lease.fence, GRACE_MS, *hint)
-        if reply not in (["OK"], ["STALE"]):
+        if reply not in (["OK"], ["SENT"], ["STALE"]):
             raise unexpected("run_leave_hint", reply)
 
     def cancel(self, run_id: str, by: str) -> str:

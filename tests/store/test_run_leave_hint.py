@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from agentq.core.records import Actor, Parked
 from agentq.store import Store
-from tests.support.harness import call, check_invariants, claim_run, reserve, submit_run, twice, untouched
+from tests.support.harness import (
+    age,
+    call,
+    check_invariants,
+    claim_run,
+    due,
+    reserve,
+    submit_run,
+    twice,
+    untouched,
+)
 
 
 def parked(store: Store, run_id: str = "r1") -> str:
@@ -27,9 +37,27 @@ def test_the_hint_is_sent_by_the_script_that_wakes_the_run(store: Store):
     check_invariants(store, ["r1"])
 
 
-def test_a_run_that_goes_on_already_needs_none(store: Store):
+def test_the_hint_of_a_run_that_was_let_go_on_meanwhile_is_sent_once(store: Store):
+    fence, queue = parked(store), f"{store.keys.prefix}queue"
+    store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
+    assert call(store, "run_leave_hint", "r1", fence, 5000, queue, "hello there") == ["SENT"]
+    with untouched(store):
+        assert call(store, "run_leave_hint", "r1", fence, 5000, queue, "hello there") == ["STALE"]
+    assert store.client.lrange(queue, 0, -1) == ["hello there"]
+    assert due(store).hints == []
+    age(store, "r1")
+    assert due(store).hints == [("r1", 0)]
+    store.client.delete(queue)
+    check_invariants(store, ["r1"])
+
+
+def test_a_run_whose_hint_the_tick_has_sent_or_that_is_claimed_needs_none(store: Store):
     fence = parked(store)
     store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
+    assert due(store).hints == [("r1", 0)]
+    with untouched(store):
+        assert call(store, "run_leave_hint", "r1", fence, 5000, "queue", "late") == ["STALE"]
+    claim_run(store)
     with untouched(store):
         assert call(store, "run_leave_hint", "r1", fence, 5000, "queue", "late") == ["STALE"]
 
