@@ -217,11 +217,16 @@ def at_rest(work: Work, books: Books, gang: Gang) -> None:
     """Nobody is killed any more: soon nothing is reserved, and nobody waits who need not."""
     gang.rest()
 
-    def rests() -> bool:
+    def idle() -> bool:
         states = work.states()
-        return not states["queued"] and not states["running"] and not books.overlooked()
+        return not states["queued"] and not states["running"]
 
-    wait(rests, books, "no run to be queued, running, or parked although there is money for it")
+    # Twice: who goes on while the parked are looked at may bring back money for another.
+    wait(
+        lambda: idle() and not books.overlooked() and idle(),
+        books,
+        "no run to be queued, running, or parked although there is money for it",
+    )
     books.rest()
 
 
@@ -394,7 +399,7 @@ class Books:
         store = self.work.app.store
         need, scopes = store.client.hmget(store.keys.run(run), ["park_need", "scopes"])
         if need is None:  # it goes on, at this very moment
-            return False
+            return True
         usd, tokens = map(int, need.split()[-2:])  # of its smallest size
         own_usd, own_tokens = store.ledger.open_reservations(run).get("escrow", (0, 0))
         return all(
