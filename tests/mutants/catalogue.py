@@ -257,8 +257,15 @@ MUTANTS = (
     Mutant(
         "woken without a check",
         f"{LUA}/_parking.lua",
-        "  if not a then\n    for _, account",
-        "  if true then\n    for _, account",
+        "  if not a then\n    if closed",
+        "  if true then\n    if closed",
+        (RULES,),
+    ),
+    Mutant(
+        "woken past a head that waits",
+        f"{LUA}/_parking.lua",
+        "    if closed and not admitted then return 'stays' end\n",
+        "",
         (RULES,),
     ),
     Mutant(

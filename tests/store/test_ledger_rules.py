@@ -279,6 +279,17 @@ def test_nobody_is_admitted_past_one_who_waits_for_calls_in_flight(store: Store,
     assert store.ledger.parked(TENANT) == ["r2", "r3"]
 
 
+def test_nobody_is_woken_past_one_who_waits_for_calls_in_flight(store: Store, lease: Lease):
+    dry(store, left=100)
+    reserve(store, lease, 1, usd=60, tokens=0)
+    reserve(store, another(store, "r4"), 1, usd=30, tokens=0)
+    park(store, another(store, "r2"), 1, 60)
+    park(store, another(store, "r3"), 1, 30)
+    store.client.zadd(store.keys.parked(TENANT), {"r2": store.watch.server_ms() - 5_000}, xx=True)
+    store.runs.commit_tools(lease, EMPTY, closing(lease, 1, "settle", 20))
+    assert [state_of(store, run_id) for run_id in ("r2", "r3")] == ["parked", "parked"]
+
+
 @pytest.mark.parametrize("waited_ms, goes_on", [(5_000, True), (65_000, False)])
 def test_a_run_that_holds_an_escrow_goes_on_until_somebody_has_waited_for_a_minute(
     store: Store, lease: Lease, waited_ms: int, *, goes_on: bool
