@@ -71,9 +71,9 @@ def test_limits_are_raised_and_lowered_by_an_amount(store: Store, usd: int, toke
 
 def test_a_top_up_is_in_the_log_with_actor_and_reason(store: Store):
     store.ledger.set_limit(TENANT, usd=100, actor=by())
-    call(store, "budget_topup", "o1", "ann", "the invoice is paid", TENANT, 50, 0)
+    call(store, "budget_topup", "o1", "ann", "it is paid", TENANT, 50, 0)
     assert last(store) == {
-        "o": "topup", "i": TENANT, "s": TENANT, "d": "", "w": "ul 100 150", "a": "ann", "r": "the invoice is paid",
+        "o": "topup", "i": TENANT, "s": TENANT, "d": "", "w": "ul 100 150", "a": "ann", "r": "it is paid",
     }  # fmt: skip
 
 
@@ -299,8 +299,9 @@ def test_runs_are_wound_down_the_longest_waiting_first_and_no_more_than_asked_fo
     order = store.ledger.parked("batch:b1")
     assert twice(store, "budget_winddown", "batch:b1", 2, "ann", "over", "o1") == ["OK", 2, 1]
     assert store.ledger.parked("batch:b1") == order[2:]
-    assert last(store) == {"o": "winddown", "i": "batch:b1", "s": "batch:b1", "d": "", "w": "2 runs", "a": "ann",
-                           "r": "over"}  # fmt: skip
+    entry = last(store)
+    assert (entry["o"], entry["s"], entry["w"]) == ("winddown", "batch:b1", "2 runs")
+    assert (entry["a"], entry["r"]) == ("ann", "over")
     for run_id in order[:2]:
         ready(store, run_id)
         claim = claim_run(store, run_id)

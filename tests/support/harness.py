@@ -42,6 +42,7 @@ from agentq.provider.pricing import ModelPricing
 from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Usage
 from agentq.store.connect import Store
+from agentq.store.ledger import PARK_MS
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Due, Rescue
 from agentq.tools import ToolExecutor, ToolRegistry
@@ -350,6 +351,8 @@ class Rig:
     submitted: list[str] = field(default_factory=list)
     cache: ThreadCache | None = None
     """The threads that it keeps between steps; None: each step is another process."""
+    park_ms: int = PARK_MS
+    """How long its runs may wait for money."""
 
     @property
     def bench(self) -> Workbench:
@@ -361,6 +364,7 @@ class Rig:
             dispatch=lambda run_id, step: self.queue.append((run_id, step)),
             lease_ms=LEASE_MS,
             approval_ms=60_000,
+            park_ms=self.park_ms,
             cache=ThreadCache() if self.cache is None else self.cache,
         )
 
