@@ -136,13 +136,8 @@ class Ledger:
                 return Granted(reservation, size.usd, size.tokens, size.output_tokens)
             case ["DENIED", scope, unit, kind, admitted]:
                 return Denied(scope, unit, kind, admitted=admitted == "1")
-            case ["NO_LEDGER"]:
-                log.critical("no_ledger namespace=%s", self._keys.namespace)
-                return Recovering(0)
-            case ["ROLLBACK", known]:
-                return Recovering(self.rolled_back(int(known)))
             case _:
-                return _turned_away("budget_reserve", reply)
+                return self._turned_away("budget_reserve", reply)
 
     def convert(
         self, lease: Lease, n: int, *, park_ms: int = PARK_MS, fields: Mapping[str, str] | None = None
@@ -158,10 +153,26 @@ class Ledger:
                 return Granted(reservation, int(usd), int(tokens), int(output_tokens))
             case ["NONE"]:
                 return None
-            case ["ROLLBACK", known]:
-                return Recovering(self.rolled_back(int(known)))
             case _:
-                return _turned_away("budget_convert", reply)
+                return self._turned_away("budget_convert", reply)
+
+    def _turned_away(self, name: str, reply: list[object]) -> Parked | Recovering | Refusal:
+        match reply:
+            case ["PARKED", str(scope), str(unit), str(kind)]:
+                return Parked(scope, unit, kind)
+            case ["RECOVERING", until]:
+                return Recovering(int(str(until)))
+            case ["ROLLBACK", known]:
+                return Recovering(self.rolled_back(int(str(known))))
+            case ["NO_LEDGER"]:
+                log.critical("no_ledger namespace=%s", self._keys.namespace)
+                return Recovering(0)
+            case ["STALE"]:
+                return "STALE"
+            case ["CLOSED"]:
+                return "CLOSED"
+            case _:
+                raise unexpected(name, reply)
 
     def _acknowledge(self, number: int, lease: Lease, reservation: str, usd: int, tokens: int) -> None:
         self.operations.acknowledge(number, lease, reservation, usd, tokens)
@@ -405,20 +416,6 @@ def _account(scope: str, values: Sequence[str | None]) -> Account:
     for name, value in zip(_NUMBERS, values, strict=False):
         fields[name] = int(value) if value is not None else (None if name in _LIMITS else 0)
     return Account(scope=scope, words=frozenset((values[-1] or "").split()), **fields)  # type: ignore[arg-type]
-
-
-def _turned_away(name: str, reply: list[object]) -> Parked | Recovering | Refusal:
-    match reply:
-        case ["PARKED", str(scope), str(unit), str(kind)]:
-            return Parked(scope, unit, kind)
-        case ["RECOVERING", until]:
-            return Recovering(int(str(until)))
-        case ["STALE"]:
-            return "STALE"
-        case ["CLOSED"]:
-            return "CLOSED"
-        case _:
-            raise unexpected(name, reply)
 
 
 def _said(unit: str, limit: str) -> str:

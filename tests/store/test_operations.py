@@ -154,6 +154,17 @@ def test_a_conversion_counts_as_a_reservation_does(store: Store, lease: Lease):
     assert incidents(store) == []
 
 
+def test_a_ledger_without_its_mark_grants_nothing(
+    store: Store, lease: Lease, caplog: pytest.LogCaptureFixture
+):
+    reserve(store, lease, usd=10, tokens=1, escrow_usd=50, escrow_tokens=5)
+    store.client.delete(store.keys.ledger)
+    with untouched(store):
+        assert reserve(store, lease, 2, usd=1, tokens=1) == Recovering(0)
+        assert store.ledger.convert(lease, 2) == Recovering(0)
+    assert caplog.text.count("no_ledger") == 2
+
+
 def test_denied_and_refused_requests_count_for_nothing(store: Store, lease: Lease):
     store.ledger.set_limit("batch:b1", usd=50)
     reserve(store, lease, usd=60, tokens=1)

@@ -7,14 +7,16 @@
 --       4 the process that asks   5 the highest number of its reservations that was acknowledged before this was sent
 --       6 ms in park at most   7 n, then n fields and values of the run's hash, written when it is parked
 -- REPLY {"OK", reservation, usd, tokens, output cap, its number} | {"NONE"} (no escrow) | {"PARKED", scope, unit, kind}
---       | {"RECOVERING", until ms} | {"CLOSED"} | {"STALE"} | {"ROLLBACK", the highest number of the process that is known}
+--       | {"RECOVERING", until ms} | {"CLOSED"} | {"STALE"} | {"NO_LEDGER"}
+--       | {"ROLLBACK", the highest number of the process that is known}
 -- FLAGS allow-oom
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'fence', 'scopes', 'op')
 local reservation = fence .. ':' .. int(n)
 local mine = 'op:' .. ARGV[4]
-local l = redis.call('HMGET', LEDGER, 'recovering', mine)
+local l = redis.call('HMGET', LEDGER, 'recovering', mine, 'born')
+if not l[3] then return {'NO_LEDGER'} end
 local known = tonumber(l[2]) or 0
 if known < tonumber(ARGV[5]) then return {'ROLLBACK', int(known)} end
 if f[1] == 'parked' and f[4] == reservation then
