@@ -312,7 +312,7 @@ def test_a_run_that_is_stopped_gets_its_closing_turn_inside_its_ceiling(rig: Rig
     assert account.overage_nano == 0
 
 
-FOUR = [ONE, TWO, [("look", '{"id": "3"}')], [("look", '{"id": "4"}')], "done"]
+FOUR: list[Any] = [ONE, TWO, [("look", '{"id": "3"}')], [("look", '{"id": "4"}')], "done"]
 
 
 @pytest.mark.parametrize(

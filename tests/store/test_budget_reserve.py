@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
@@ -54,7 +56,7 @@ def test_a_reservation_stands_in_every_scope_of_the_run(store: Store, lease: Lea
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("unit", ["usd", "tokens"])
 def test_what_is_left_may_be_taken_whole_and_not_one_more(store: Store, lease: Lease, scope: str, unit: str):
-    limits = {"usd": None, "tokens": None} | {unit: 100}
+    limits: dict[str, Any] = {"usd": None, "tokens": None} | {unit: 100}
     store.ledger.set_limit(scope, **limits)
     with untouched(store):
         assert reserve(store, lease, 1, 70, 70, 31, 31) == Denied(scope, unit, "never")
@@ -185,7 +187,7 @@ def test_a_denied_request_may_be_asked_again_and_granted(store: Store, lease: Le
 def test_an_amount_that_is_none_is_refused_before_anything_is_written(
     store: Store, lease: Lease, place: int, bad: str
 ):
-    amounts = ["1", "1", "1", "1"]
+    amounts: list[Any] = ["1", "1", "1", "1"]
     amounts[place] = bad
     with untouched(store), pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
         call(store, "budget_reserve", *reserve_args(lease, 1, (0, *amounts)))

@@ -11,14 +11,16 @@ import pytest
 import redis
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Delta, Granted, Settlement
+from agentq.core.records import Delta, Granted, Parked, Settlement
 from agentq.store.connect import Store, connect
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import (
     LEASE_MS,
     age,
+    by,
     check_invariants,
     claim_run,
+    open_batch,
     reserve,
     state_of,
     steady,
@@ -26,6 +28,7 @@ from tests.support.harness import (
 )
 
 NOTHING_NEW = Delta(head="{}")
+BATCH = "batch:b1"
 
 
 @pytest.fixture
@@ -91,3 +94,39 @@ def test_work_ends_in_order_and_nothing_is_begun(full_store: Store):
     account = store.ledger.account("global")
     assert (account.spent_nano, account.forfeited_nano, account.reserved_nano) == (3 * 70 + 100, 100, 0)
     check_invariants(store, ["r1", "r2", "r3", "r4", "r5", "queued"])
+
+
+def test_who_waits_for_money_is_woken_and_closed_and_nobody_new_is_parked(full_store: Store):
+    store = full_store
+    open_batch(store, usd=100)
+    leases = {}
+    for run in ("holder", "r1", "r2", "r3", "closing"):
+        submit_run(store, run, batch="b1")
+        leases[run] = claim_run(store, run).lease
+    lease = leases["closing"]
+    assert isinstance(reserve(store, lease, usd=0, tokens=1, escrow_usd=10, escrow_tokens=1), Granted)
+    holder = leases["holder"]
+    assert isinstance(reserve(store, holder, usd=90, tokens=1), Granted)
+    for run, usd in (("r1", 30), ("r2", 60)):
+        answer = reserve(store, leases[run], usd=usd, tokens=1, policy="park")
+        assert answer == Parked(BATCH, "usd", "wait")
+    store.client.config_set("maxmemory", "1")
+
+    # It would have to be written that it waits: like each reserve that is refused, the step is given back.
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        reserve(store, leases["r3"], usd=30, tokens=1, policy="park")
+    assert store.runs.release(leases["r3"], delay_ms=60_000) == "OK"
+    converted = store.ledger.convert(lease, 2)
+    assert isinstance(converted, Granted)
+    settlement = Settlement(converted.reservation, "settle", 10, 1)
+    assert store.runs.commit_end(lease, NOTHING_NEW, settlement, StopReason.COST_BUDGET) == "OK"
+    settlement = Settlement(f"{holder.fence}:1", "settle", 40, 1)
+    assert store.runs.commit_end(holder, NOTHING_NEW, settlement, StopReason.FINISHED) == "OK"
+    assert (state_of(store, "r1"), state_of(store, "r2")) == ("queued", "parked")
+    assert store.ledger.sweep(BATCH) == (0, True)
+    assert store.ledger.book(BATCH, "adjust", usd=-30, actor=by()) == (20, 3)
+    assert state_of(store, "r2") == "queued"
+    assert store.runs.cancel("r2", "test") == "CANCELLED"
+
+    store.client.config_set("maxmemory", "0")
+    check_invariants(store, ["holder", "r1", "r2", "r3", "closing"])

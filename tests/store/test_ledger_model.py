@@ -155,7 +155,8 @@ class Machine(RuleBasedStateMachine):
             but: runs that the rule itself takes out of the park.
         """
         tally["steps"] += 1
-        before = {run.parked.list: self.model.queue(run.parked.list) for run in self.parked()}
+        lists = {run.parked.list for run in self.model.runs.values() if run.parked}
+        before = {name: self.model.queue(name) for name in lists}
         kinds = {run_id: run.parked.kind for run_id, run in self.model.runs.items() if run.parked}
         yield
         woken = {
@@ -430,7 +431,8 @@ class Machine(RuleBasedStateMachine):
         new = list(self.model.limits.get(scope, (None, None)))
         new[unit] = limit
         with self.waking():
-            self.store.ledger.set_limit(scope, **{("usd", "tokens")[unit]: limit}, actor=by())
+            changed: dict[str, Any] = {("usd", "tokens")[unit]: limit}
+            self.store.ledger.set_limit(scope, **changed, actor=by())
             self.model.limits[scope] = (new[0], new[1])
 
     @rule(

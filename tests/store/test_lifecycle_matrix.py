@@ -69,16 +69,23 @@ def submit_again(store: Store, lease: Lease) -> None:
     submit_run(store, "r2", batch="b1", custom_id="x")
 
 
+def top_up(store: Store, lease: Lease) -> None:
+    store.ledger.set_limit("tenant:acme", usd=100)
+    store.ledger.topup("tenant:acme", usd=5, actor=PERSON)
+
+
+def reserve_dry(store: Store, lease: Lease) -> None:
+    store.ledger.set_limit("tenant:acme", usd=12)
+    reserve(store, lease, 2, usd=6, tokens=1, escrow_usd=3, escrow_tokens=3, policy="park")
+
+
 SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
     "run_submit": submit_again,
     "batch_open": lambda store, lease: open_batch(store),
     "batch_seal": lambda store, lease: store.batches.seal("b1"),
     "budget_set": lambda store, lease: store.ledger.set_limit("run:r1", usd=1, tokens=1),
     "budget_set more": lambda store, lease: store.ledger.set_limit("batch:b1", usd=100, actor=PERSON),
-    "budget_topup": lambda store, lease: (
-        store.ledger.set_limit("tenant:acme", usd=100),
-        store.ledger.topup("tenant:acme", usd=5, actor=PERSON),
-    ),
+    "budget_topup": top_up,
     "budget_freeze": lambda store, lease: store.ledger.freeze("global", actor=PERSON),
     "budget_book": lambda store, lease: store.ledger.book("global", "charge", usd=1, actor=PERSON),
     "budget_winddown": lambda store, lease: store.ledger.winddown("batch:b1", actor=PERSON),
@@ -94,10 +101,7 @@ SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
     "budget_reserve": lambda store, lease: reserve(
         store, lease, 2, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1
     ),
-    "budget_reserve dry": lambda store, lease: (
-        store.ledger.set_limit("tenant:acme", usd=12),
-        reserve(store, lease, 2, usd=6, tokens=1, escrow_usd=3, escrow_tokens=3, policy="park"),
-    ),
+    "budget_reserve dry": reserve_dry,
     "budget_convert": lambda store, lease: store.ledger.convert(lease, 2),
     "step_commit tools": lambda store, lease: store.runs.commit_tools(lease, EMPTY, settlement(lease)),
     "step_commit continue": lambda store, lease: store.runs.commit_continue(lease, EMPTY, settlement(lease)),

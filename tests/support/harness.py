@@ -148,8 +148,8 @@ def ready(store: Store, run_id: str) -> None:
 def unswept(store: Store) -> None:
     """Every list of parked runs may be swept at once: nobody has just done it."""
     for name in store.client.hkeys(store.keys.ledger):
-        if name.startswith("sweep:"):
-            store.client.hdel(store.keys.ledger, name)
+        if str(name).startswith("sweep:"):
+            store.client.hdel(store.keys.ledger, str(name))
 
 
 def steady(store: Store) -> None:
@@ -177,7 +177,7 @@ def turn(store: Store, kind: str = "day") -> None:
             client.rename(key, older(key))
     for part in ("open", "forfeits"):
         for key in client.scan_iter(match=keys.run("*", part), count=1000):
-            client.hset(key, mapping={name: older(text) for name, text in client.hgetall(key).items()})
+            client.hset(key, mapping={name: older(str(text)) for name, text in client.hgetall(key).items()})
     if client.exists(keys.log):
         last: Any = client.xinfo_stream(keys.log)
         entries: Any = client.xrange(keys.log)
