@@ -23,6 +23,8 @@ end
 
 -- When somebody must look at a parked run without being asked: at the window's end, or when it has waited too long.
 local function look_at(a, kind, till)
+  -- Who has waited too long for a person to end the freeze is parked again, before its closing turn as well.
+  if kind == 'frozen' then return math.max(till, now_ms() + AGED_MS) end
   if a.window and kind ~= 'never' then return math.min(till, window_end(a.window)) end
   return till
 end
