@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from agentq.agent.agent import Agent
 
 CUT_OFF = frozenset({"length", "max_tokens"})
-"""How providers say that a reply ended at its output cap. A text is the answer, and the trace says that it is cut; of
-calls none is made."""
+"""How providers say that a reply ended at its output cap: a text is the answer; of calls none is made."""
 _RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
 
 

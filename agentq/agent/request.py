@@ -78,30 +78,6 @@ def closing_request(
     )
 
 
-def call_need(agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapping[str, Any]) -> Need:
-    """The worst case of this step's call, and as escrow that of a closing turn right after the step.
-
-    Args:
-        agent: whose client and prices count.
-        thread: the conversation as it is now.
-        request: the call; its `max_output_tokens` is the output that is granted.
-        metadata: the row's label, for the closing turn.
-
-    Raises:
-        ValueError: when the request has no output cap.
-    """
-    return call_rungs(agent, thread, request, metadata)[0].need
-
-
-def closing_need(agent: Agent, thread: Thread, request: ChatRequest) -> Need:
-    """The worst case of the closing turn as it is sent now; nothing follows it.
-
-    Raises:
-        ValueError: when the request has no output cap.
-    """
-    return closing_rungs(agent, thread, request)[0].need
-
-
 def call_rungs(
     agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapping[str, Any]
 ) -> tuple[Rung, ...]:
@@ -160,12 +136,17 @@ def reply_bill(
 ) -> tuple[ChatResult, NanoUSD | None]:
     """The reply with a usage, and what it cost in nano-USD (None: no price is known).
 
-    A reply without usage is taken at the worst case, `usd` and `tokens`: unknown is never taken for nothing.
+    A reply that nobody counted is taken at the worst case, `usd` and `tokens`: unknown is never nothing.
     """
-    usage: Usage | None = result.usage
-    if usage is None:
+    if not is_counted(result):
         return replace(result, usage=Usage(input_tokens=tokens)), NanoUSD(usd)
     return result, reply_cost(agent, result)
+
+
+def is_counted(result: ChatResult) -> bool:
+    """Whether the provider has said what the call used. No call uses nothing: zeros say nothing, too."""
+    usage: Usage | None = result.usage
+    return usage is not None and usage.total_tokens > 0
 
 
 def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentq.agent.agent import Agent
-from agentq.agent.request import reply_bill
+from agentq.agent.request import is_counted, reply_bill
 from agentq.core.money import NanoUSD
 from agentq.core.records import Granted, Settlement
 from agentq.provider.types import ChatResult
@@ -19,6 +19,6 @@ def settle(
 ) -> tuple[ChatResult, NanoUSD | None, Settlement]:
     """The reply with a usage, what it cost (None: no price), and how its reservation closes."""
     # A provider that says nothing is taken at the worst case, and the books say that nobody counted.
-    how = "estimate" if getattr(result, "usage", None) is None else "settle"
+    how = "settle" if is_counted(result) else "estimate"
     counted, cost = reply_bill(agent, result, usd=granted.usd, tokens=granted.tokens)
     return counted, cost, Settlement(granted.reservation, how, cost or 0, counted.usage.total_tokens)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agentq.agent import Budgets, ScriptedClient, StopReason, Thread
 from agentq.agent.budgets import Need
 from agentq.agent.request import (
-    call_need,
+    call_rungs,
     closing_messages,
-    closing_need,
     closing_request,
+    closing_rungs,
     model_request,
+    reply_bill,
     reply_cost,
     step_limits,
 )
@@ -55,15 +58,17 @@ def test_a_scripted_step_needs_exactly_two_calls() -> None:
     priced = agent(ScriptedClient(["x"]), pricing={"scripted-v1": CHEAP})
     talk = thread()
     request = model_request(priced, talk, {})
-    assert call_need(priced, talk, request, {}) == Need(700_000, 600, 700_000, 600)
+    assert call_rungs(priced, talk, request, {})[0].need == Need(700_000, 600, 700_000, 600)
     closing = closing_request(priced, talk, StopReason.STEP_BUDGET, {})
-    assert closing_need(priced, talk, closing) == Need(700_000, 600, 0, 0)
+    assert closing_rungs(priced, talk, closing)[0].need == Need(700_000, 600, 0, 0)
 
 
 def test_without_a_price_no_money_is_needed() -> None:
     """Tokens still are."""
     unpriced = agent(ScriptedClient(["x"]))
-    assert call_need(unpriced, thread(), model_request(unpriced, thread(), {}), {}) == Need(0, 600, 0, 600)
+    assert call_rungs(unpriced, thread(), model_request(unpriced, thread(), {}), {})[0].need == Need(
+        0, 600, 0, 600
+    )
 
 
 def test_the_dearest_model_of_a_chain_is_reserved() -> None:
@@ -71,7 +76,7 @@ def test_the_dearest_model_of_a_chain_is_reserved() -> None:
     chain = ResilientClient(ScriptedClient(["x"]), [Model(lambda _: reply("x"))])
     chained = agent(chain, pricing={"scripted-v1": CHEAP, "model-1": DEAR})
     request = model_request(chained, thread(), {})
-    need = call_need(chained, thread(), request, {})
+    need = call_rungs(chained, thread(), request, {})[0].need
     assert need.usd >= need.tokens * 10_000
     assert reply_cost(chained, ChatResult("x", Usage(10, 1), "p", "scripted-v1")) == 12_000
     assert reply_cost(chained, ChatResult("x", Usage(10, 1), "p", "model-1")) == 120_000
@@ -91,7 +96,10 @@ def test_an_agent_without_tools_needs_little_escrow() -> None:
     client = Model(lambda _: reply())
     bare, armed = agent(client, look, allowlist=[]), agent(client, look)
     assert step_limits(bare).calls == 1
-    escrow = [call_need(a, thread(), model_request(a, thread(), {}), {}).escrow_tokens for a in (bare, armed)]
+    escrow = [
+        call_rungs(a, thread(), model_request(a, thread(), {}), {})[0].need.escrow_tokens
+        for a in (bare, armed)
+    ]
     assert escrow[0] < 10_000 < escrow[1]
 
 
@@ -102,3 +110,13 @@ def test_a_cap_on_tool_bytes_that_cannot_hold_the_calls_is_refused() -> None:
     with pytest.raises(ValueError, match="max_tool_errors must be"):
         agent(ScriptedClient(["x"]), max_tool_errors=0)
     assert agent(ScriptedClient(["x"])).budgets == Budgets()
+
+
+def test_a_reply_that_claims_to_have_used_nothing_is_taken_at_the_worst_case() -> None:
+    """An aborted stream is reported so; no call uses nothing."""
+    some = agent(
+        ScriptedClient(["x"]), pricing={"scripted-v1": ModelPricing("scripted-v1", "1", "10", 128_000)}
+    )
+    zeros = replace(reply("half a sen"), usage=Usage(0, 0))
+    counted, cost = reply_bill(some, zeros, usd=7_000, tokens=900)
+    assert (counted.usage.total_tokens, cost) == (900, 7_000)
