@@ -147,6 +147,18 @@ def test_a_closing_turn_waits_in_a_frozen_scope_and_is_made_when_it_goes_on(stor
     check_invariants(store, ["r1"], capped=False)
 
 
+def test_who_has_waited_too_long_in_a_frozen_scope_is_not_tried_again_in_each_tick(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    reserve(store, lease, usd=70, tokens=7, escrow_usd=30)
+    store.ledger.freeze(TENANT, actor=by())
+    before = store.watch.server_ms()
+    assert store.ledger.convert(lease, 2, park_ms=0) == Parked(TENANT, "usd", "frozen")
+    assert store.watch.live()["r1"] >= before + 60_000
+    assert due(store).runs == []
+    check_invariants(store, ["r1"])
+
+
 # ── charge and adjust ────────────────────────────────────────────────────────────────────────────────
 
 
