@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,19 @@ import redis
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.wait import wait_until
 
-NAME = "faketime/libfaketime.so.1"
+NAME = "libfaketime.so.1"
 
 
 def library() -> str:
     """Where libfaketime is. Its absence fails the test: what is not tested must not look tested."""
-    for folder in (*Path("/usr/lib").glob("*-linux-*"), Path("/usr/lib64"), Path("/usr/lib")):
-        if (folder / NAME).exists():
-            return str(folder / NAME)
+    folders = [*Path("/usr/lib").glob("*-linux-*"), Path("/usr/lib64"), Path("/usr/lib")]
+    found = [folder / "faketime" / NAME for folder in folders]
+    package = find_spec("libfaketime")  # not imported: it would look after the clock of this process
+    if package is not None and package.origin is not None:
+        found += sorted(Path(package.origin).parent.rglob(NAME))
+    for path in found:
+        if path.is_file():
+            return str(path)
     pytest.fail("libfaketime is not installed; type: apt-get install libfaketime", pytrace=False)
 
 
