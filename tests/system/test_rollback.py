@@ -286,7 +286,7 @@ def test_a_ledger_without_its_mark_refuses_to_reserve_and_says_so(fleet: Fleet):
 
 def test_troubles_that_lose_nothing_are_no_rollback(tmp_path):
     """The long soak, for twenty seconds: workers leave, die and freeze, the server restarts and crashes."""
-    argv = [
+    argv: list[str | Path] = [
         sys.executable,
         SOAK,
         "--minutes",
