@@ -178,14 +178,13 @@ def turn(store: Store, kind: str = "day") -> None:
     for part in ("open", "forfeits"):
         for key in client.scan_iter(match=keys.run("*", part), count=1000):
             client.hset(key, mapping={name: older(str(text)) for name, text in client.hgetall(key).items()})
-    if client.exists(keys.log):
+    entries: Any = client.xrange(keys.log)
+    if entries:  # a stream that is empty by now still knows its last number
         last: Any = client.xinfo_stream(keys.log)
-        entries: Any = client.xrange(keys.log)
         client.delete(keys.log)
         for number, fields in entries:
             client.xadd(keys.log, {name: older(text) for name, text in fields.items()}, id=number)
-        if entries:
-            client.execute_command("XSETID", keys.log, last["last-generated-id"])
+        client.execute_command("XSETID", keys.log, last["last-generated-id"])
 
 
 def earlier(date: str, kind: str) -> str:
