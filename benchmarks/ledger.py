@@ -189,7 +189,7 @@ def send(client: redis.Redis, pid: int, case: Case, n: int, *, at_once: int) -> 
 
 
 def cpu_ns(pid: int) -> int:
-    """Nanoseconds that the server has run, all its threads together: other work on the machine is not in it."""
+    """Nanoseconds that the server has run, all its threads together: without other work on the machine."""
     return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat"))
 
 
