@@ -299,7 +299,7 @@ MUTANTS = (
     Mutant(
         "one who has waited for a minute is overtaken",
         f"{LUA}/budget_reserve.lua",
-        "(not admitted or now_ms() - head[2] > AGED_MS)",
+        "(not admitted or holds_all_up(a.list, waits_since))",
         "not admitted",
         (RULES,),
     ),

@@ -118,6 +118,8 @@ def test_who_waits_for_money_is_woken_and_closed_and_nobody_new_is_parked(full_s
     assert store.runs.release(leases["r3"], delay_ms=60_000) == "OK"
     converted = store.ledger.convert(lease, 2)
     assert isinstance(converted, Granted)
+    for frozen in (True, False):  # it can be stopped all the same
+        store.ledger.freeze("tenant:other", actor=by(), frozen=frozen)
     settlement = Settlement(converted.reservation, "settle", 10, 1)
     assert store.runs.commit_end(lease, NOTHING_NEW, settlement, StopReason.COST_BUDGET) == "OK"
     settlement = Settlement(f"{holder.fence}:1", "settle", 40, 1)

@@ -193,17 +193,20 @@ class Machine(RuleBasedStateMachine):
         assert not all(self.model.parks(run, one, policy) for one in possible), f"woken into {found}"
 
     def nobody_was_overtaken(self, run_id: str, before: Sequence[Run], kinds: dict[str, str]) -> None:
-        """Past an aged run that waits nobody goes; past the first that waits nobody is admitted."""
+        """Past an aged run that waits nobody goes, but inside a run; past any that waits nobody begins."""
         run, now = self.model.runs[run_id], self.store.watch.server_ms()
-        for place, other in enumerate(before[: before.index(run)]):
+        for other in before[: before.index(run)]:
             name = next(name for name, one in self.model.runs.items() if one is other)
             if self.field(name, "state") != "parked" or kinds[name] != "wait":
                 continue
             if self.field(name, "park_kind") != "wait" or self.model.blocked(run) is not None:
                 continue
             assert other.parked is not None
-            assert now - other.parked.since <= AGED_MS, f"{run_id} goes past {name}, who has waited so long"
-            assert place > 0 or run.escrow is not None, f"{run_id} is admitted past {name}, who waits"
+            if self.field(name, "park_scope") != other.parked.list:
+                continue  # it waits in another list by now; there it is in front of who comes
+            aged = now - other.parked.since > AGED_MS and not other.parked.list.startswith("run:")
+            assert not aged, f"{run_id} goes past {name}, who has waited so long"
+            assert run.escrow is not None, f"{run_id} is admitted past {name}, who waits"
 
     def parked(self) -> list[Run]:
         return [run for run in self.model.runs.values() if run.parked is not None]
@@ -563,11 +566,11 @@ class Machine(RuleBasedStateMachine):
         assert run.parked is not None
         now = self.store.watch.server_ms()
         queue = self.model.queue(run.parked.list)
-        for place, other in enumerate(queue[: queue.index(run)]):
+        for other in queue[: queue.index(run)]:
             waits = other.parked
             assert waits is not None
-            aged = now - waits.since > AGED_MS
-            if waits.kind == "wait" and (aged or (place == 0 and run.escrow is None)):
+            aged = now - waits.since > AGED_MS and not waits.list.startswith("run:")
+            if waits.kind == "wait" and (aged or run.escrow is None):
                 return True
         return False
 

@@ -261,14 +261,10 @@ class LedgerModel:
         since = now if run.since is None else run.since
         for account in self.accounts(run.scopes):
             name = account if isinstance(account, str) else account[0]
-            for head in self.queue(name)[:1]:
-                waits = head.parked
-                if (
-                    waits is not None
-                    and waits.kind == "wait"
-                    and waits.since < since
-                    and (run.escrow is None or now - waits.since > aged_ms)
-                ):
+            waiting = [head.parked for head in self.queue(name) if head.parked]
+            for waits in [waits for waits in waiting if waits.kind == "wait"][:1]:
+                aged = now - waits.since > aged_ms and not name.startswith("run:")
+                if waits.since < since and (run.escrow is None or aged):
                     return Obstacle(name, waits.unit, "wait", account)
         return None
 

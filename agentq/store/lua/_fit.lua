@@ -59,3 +59,18 @@ local function parks(a, kind, policy, admitted)
 end
 
 local function list_key(list) return P .. 'parked:' .. list end
+
+-- The first of a list who waits for calls in flight, since when, and in which unit. Others may stand before him: no call
+-- in flight helps them, so they block nobody. No more are looked at than one script wakes.
+local WOKEN_AT_ONCE = 8
+local function first_waiting(list)
+  local found = redis.call('ZRANGE', list_key(list), 0, WOKEN_AT_ONCE - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local f = redis.call('HMGET', run_key(found[i]), 'park_kind', 'park_unit')
+    if f[1] == 'wait' then return found[i], tonumber(found[i + 1]), f[2] end
+  end
+end
+
+-- Whether one who has waited so long lets nobody go on before him. Not inside one run: a parent and its children would
+-- stop each other, and what they hold would lie idle and be no longer worth waiting for.
+local function holds_all_up(list, since) return now_ms() - since > AGED_MS and string.sub(list, 1, 4) ~= 'run:' end

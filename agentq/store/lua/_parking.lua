@@ -2,7 +2,6 @@
 --
 -- `parked:<list>` holds the runs that do not fit into one scope (or its windows), by the time at which each began to wait
 -- for money, which it keeps when it is parked again. `parked` are the lists that have somebody.
-local WOKEN_AT_ONCE = 8
 
 -- ── park and unpark ─────────────────────────────────────────────────────────────────────────────
 local function enlist(list, id, since)
@@ -74,8 +73,9 @@ local function resume(id, run, scopes)
 end
 
 -- ── wake ────────────────────────────────────────────────────────────────────────────────────────
--- Look at one parked run. Answers 'woken', 'moved' (to the list of the scope that blocks it), 'stays' or 'blocks' (it has
--- waited so long that nobody may overtake it). `closed`: the first of the list waits, and nobody is admitted past it.
+-- Look at one parked run. Answers 'woken', 'moved' (to the list of the scope that blocks it), 'stays', 'waits' (it stays,
+-- and calls in flight are what it waits for) or 'blocks' (it has
+-- waited so long that nobody may overtake it). `closed`: somebody before it waits, and nobody is admitted past him.
 local function look(list, id, since, promised, closed)
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'scopes', 'park_need', 'park_kind', 'park_policy', 'park_till', 'park_unit')
@@ -118,24 +118,22 @@ local function look(list, id, since, promised, closed)
     strike(list, id)
     return 'moved'
   end
-  return kind == 'wait' and now_ms() - since > AGED_MS and 'blocks' or 'stays'
+  if kind ~= 'wait' then return 'stays' end
+  return holds_all_up(list, since) and 'blocks' or 'waits'
 end
 
 -- Look at some of a list, the longest waiting first. Answers how many were woken and how many stay before the place
 -- that was reached, and whether that is the end of the list.
 local function wake_list(list, first, count, promised)
-  local function waits(id) return redis.call('HGET', run_key(id), 'park_kind') == 'wait' end
   local found = redis.call('ZRANGE', list_key(list), first, first + count - 1, 'WITHSCORES')
-  local closed = first > 0 and #found > 0 and waits(redis.call('ZRANGE', list_key(list), 0, 0)[1])
+  local closed = first > 0 and first_waiting(list) ~= nil
   local woken, stay = 0, 0
   for i = 1, #found, 2 do
     local verdict = look(list, found[i], tonumber(found[i + 1]), promised, closed)
     if verdict == 'blocks' then return woken, first + stay, true end
     if verdict == 'woken' then woken = woken + 1 end
-    if verdict == 'stays' then
-      if first + stay == 0 then closed = waits(found[i]) end
-      stay = stay + 1
-    end
+    if verdict == 'stays' or verdict == 'waits' then stay = stay + 1 end
+    closed = closed or verdict == 'waits'
   end
   return woken, first + stay, #found < 2 * count
 end

@@ -4,6 +4,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 1 to freeze, 0 to let it go on
 -- REPLY {"OK"}
+-- FLAGS allow-oom
 if replayed(ARGV[1]) then return {'OK'} end
 open_ledger()
 local on = ARGV[5] == '1'

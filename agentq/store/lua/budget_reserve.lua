@@ -47,10 +47,9 @@ local function queue_in_front()
   if (tonumber(l[4]) or 0) == 0 then return nil end
   local since = tonumber(f[4]) or now_ms()
   for _, a in ipairs(accounts) do
-    local head = redis.call('ZRANGE', list_key(a.list), 0, 0, 'WITHSCORES')
-    if head[1] and head[1] ~= id and tonumber(head[2]) < since and (not admitted or now_ms() - head[2] > AGED_MS)
-      and redis.call('HGET', run_key(head[1]), 'park_kind') == 'wait' then
-      return a, redis.call('HGET', run_key(head[1]), 'park_unit'), 'wait'
+    local head, waits_since, its_unit = first_waiting(a.list)
+    if head and head ~= id and waits_since < since and (not admitted or holds_all_up(a.list, waits_since)) then
+      return a, its_unit, 'wait'
     end
   end
 end

@@ -1,0 +1,127 @@
+"""Who waits for money beside others that wait too: for calls in flight, for a top-up, or inside one run."""
+
+from __future__ import annotations
+
+from agentq.core.lifecycle import StopReason
+from agentq.core.records import Delta, Granted, Lease, Parked, Settlement
+from agentq.store import Store
+from tests.support.harness import (
+    by,
+    call,
+    check_invariants,
+    claim_run,
+    open_batch,
+    reserve,
+    state_of,
+    submit_run,
+    unswept,
+)
+
+EMPTY = Delta("{}")
+BATCH = "batch:b1"
+
+
+def make_old(store: Store, run_id: str, ms: int = 61_000) -> None:
+    """Let a parked run have waited for so long."""
+    since = store.watch.server_ms() - ms
+    scope = str(store.client.hget(store.keys.run(run_id), "park_scope"))
+    store.client.hset(store.keys.run(run_id), "parked", since)
+    store.client.zadd(store.keys.parked(scope), {run_id: since})
+
+
+def admit(store: Store, run_id: str, *, batch: str | None = None, escrow: int = 0, scope: str = "") -> Lease:
+    """A run at work that has spent 1 and holds an escrow."""
+    submit_run(store, run_id, batch=batch, scopes=(scope,) if scope else ())
+    lease = claim_run(store, run_id).lease
+    assert isinstance(reserve(store, lease, 1, usd=1, tokens=1, escrow_usd=escrow), Granted)
+    store.runs.commit_tools(lease, EMPTY, Settlement(f"{lease.fence}:1", "settle", 1, 1))
+    return lease
+
+
+# ── inside one run ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_parent_that_has_waited_for_a_minute_does_not_stop_the_child_that_it_waits_for(store: Store):
+    parent = admit(store, "r1", escrow=3)
+    store.ledger.set_limit("run:r1", usd=20, actor=by())
+    child = admit(store, "c1", escrow=8, scope="run:r1")
+    assert reserve(store, parent, 2, usd=9, tokens=1, escrow_usd=3, policy="stop") == Parked(
+        "run:r1", "usd", "wait"
+    )
+    make_old(store, "r1")
+    # A child that is parked holds its escrow idle: the parent would have to close, since nobody makes room.
+    assert isinstance(reserve(store, child, 2, usd=1, tokens=1, escrow_usd=8, policy="stop"), Granted)
+    unswept(store)
+    store.ledger.sweep("run:r1")
+    assert state_of(store) == "parked"
+    store.runs.commit_end(child, EMPTY, Settlement(f"{child.fence}:2", "settle", 1, 1), StopReason.FINISHED)
+    parent = claim_run(store).lease
+    assert isinstance(reserve(store, parent, 1, usd=9, tokens=1, escrow_usd=3, policy="stop"), Granted)
+    check_invariants(store, ["r1", "c1"])
+
+
+def test_a_child_that_is_parked_behind_its_parent_goes_on_when_it_fits(store: Store):
+    parent = admit(store, "r1", escrow=3)
+    store.ledger.set_limit("run:r1", usd=20, actor=by())
+    first = admit(store, "c1", escrow=4, scope="run:r1")
+    second = admit(store, "c2", escrow=2, scope="run:r1")
+    assert isinstance(reserve(store, first, 2, usd=6, tokens=1, escrow_usd=4), Granted)
+    waits = Parked("run:r1", "usd", "wait")
+    assert reserve(store, parent, 2, usd=9, tokens=1, escrow_usd=3, policy="stop") == waits
+    assert reserve(store, second, 2, usd=3, tokens=1, escrow_usd=2, policy="stop") == waits
+    make_old(store, "r1")
+    store.runs.release(first, delay_ms=60_000, settlement=Settlement(f"{first.fence}:2", "release"))
+    assert (state_of(store), state_of(store, "c2")) == ("parked", "queued")
+    check_invariants(store, ["r1", "c1", "c2"])
+
+
+# ── behind one whom only a top-up helps ──────────────────────────────────────────────────────────────
+
+
+def behind_exhausted(store: Store) -> Lease:
+    """Of 100, 20 are spent and 50 in flight: `dear` needs 90, `waits` 60, and has waited for a minute."""
+    open_batch(store, usd=100)
+    submit_run(store, "s", batch="b1")
+    lease = claim_run(store, "s").lease
+    assert isinstance(reserve(store, lease, 1, usd=20, tokens=1), Granted)
+    store.runs.commit_tools(lease, EMPTY, Settlement(f"{lease.fence}:1", "settle", 20, 1))
+    assert isinstance(reserve(store, lease, 2, usd=50, tokens=1), Granted)
+    for run_id, usd, kind, ms in (("dear", 90, "exhausted", 70_000), ("waits", 60, "wait", 61_000)):
+        submit_run(store, run_id, batch="b1")
+        answer = reserve(store, claim_run(store, run_id).lease, 1, usd=usd, tokens=1, policy="park")
+        assert answer == Parked(BATCH, "usd", kind)
+        make_old(store, run_id, ms)
+    return lease
+
+
+def test_nobody_new_goes_past_who_waits_behind_one_whom_only_a_topup_helps(store: Store):
+    holder = behind_exhausted(store)
+    submit_run(store, "new", batch="b1")
+    answer = reserve(store, claim_run(store, "new").lease, 1, usd=5, tokens=1, policy="park")
+    assert answer == Parked(BATCH, "usd", "wait")
+    store.runs.commit_continue(holder, EMPTY, Settlement(f"{holder.fence}:2", "settle", 10, 1))
+    assert [state_of(store, run) for run in ("dear", "waits", "new")] == ["parked", "queued", "queued"]
+    check_invariants(store, ["s", "dear", "waits", "new"])
+
+
+def test_where_only_a_topup_helps_all_who_are_first_new_runs_go_past(store: Store):
+    holder = behind_exhausted(store)
+    store.runs.cancel("waits", "ann")
+    submit_run(store, "new", batch="b1")
+    assert isinstance(reserve(store, claim_run(store, "new").lease, 1, usd=5, tokens=1), Granted)
+    store.runs.commit_continue(holder, EMPTY, Settlement(f"{holder.fence}:2", "settle", 10, 1))
+    assert state_of(store, "dear") == "parked"
+    check_invariants(store, ["s", "dear", "waits", "new"])
+
+
+def test_a_sweep_that_goes_on_admits_nobody_past_who_waits_in_its_first_part(store: Store):
+    behind_exhausted(store)
+    submit_run(store, "new", batch="b1")
+    answer = reserve(store, claim_run(store, "new").lease, 1, usd=5, tokens=1, policy="park")
+    assert answer == Parked(BATCH, "usd", "wait")
+    make_old(store, "waits", 50_000)
+    unswept(store)
+    assert call(store, "budget_wake", BATCH, 2) == ["OK", "0", 0]
+    assert call(store, "budget_wake", BATCH, 2) == ["OK", "0", 1]
+    assert state_of(store, "new") == "parked"
+    check_invariants(store, ["s", "dear", "waits", "new"])
