@@ -11,7 +11,7 @@ from agentq.core.money import format_usd
 if TYPE_CHECKING:
     from agentq.cli.session import Session
 
-HEAD = ("batch", "total", "ended", "running", "queued", "waiting", "failed", "USD")
+HEAD = ("batch", "total", "ended", "running", "queued", "parked", "waiting", "failed", "USD")
 
 
 @verb("batches")
@@ -31,7 +31,10 @@ def show_batches(session: Session, tallies: list[Tally]) -> None:
     session.console.table(
         HEAD,
         [
-            (t.name, t.total, t.ended, t.running, t.queued, t.waiting, t.failed, format_usd(t.spent_nano))
+            (
+                *(t.name, t.total, t.ended, t.running, t.queued, t.parked, t.waiting, t.failed),
+                format_usd(t.spent_nano),
+            )
             for t in tallies
         ],
     )

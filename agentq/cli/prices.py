@@ -12,6 +12,7 @@ from agentq.cli.console import columns, plural
 from agentq.cli.failure import USAGE
 from agentq.cli.globals import Verb, VerbGroup
 from agentq.core.errors import UsageError
+from agentq.core.words import nearest
 
 if TYPE_CHECKING:
     from datetime import date
@@ -37,9 +38,16 @@ def command() -> None:
 @click.pass_obj
 def list_prices(session: Session, provider: str | None, search: str | None) -> None:
     """List the prices of the built-in catalogue, and those of your prices_file over them."""
+    known = _known_entries(session)
+    sellers = {entry.provider for entry in known if entry.provider}
+    if provider is not None and provider not in sellers:
+        raise UsageError(
+            f"no model of a provider {provider!r} is known{nearest(provider, sellers)}",
+            hint=f"providers are {', '.join(sorted(sellers))}",
+        )
     wanted = [
         entry
-        for entry in _known_entries(session)
+        for entry in known
         if (provider is None or entry.provider == provider)
         and (search is None or any(search.lower() in name.lower() for name in entry.ids))
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import TYPE_CHECKING
 
 from agentq.core.errors import UsageError
@@ -82,7 +83,14 @@ def require_subject(scopes: Scopes, scope: str) -> None:
 def guess(scopes: Scopes, scope: str) -> str:
     """For a scope without an account: ` (did you mean 'tenant:acme'?)`, or nothing."""
     base = base_of(scope)
-    return "" if scopes.exists(base) else nearest(base, list(scopes.names()))
+    if scopes.exists(base):
+        return ""
+    kind, _, name = base.partition(":")
+    # By their names alone: of the same kind each would resemble each.
+    close = nearest(
+        name, [other.partition(":")[2] for other in scopes.names() if other.startswith(f"{kind}:")]
+    )
+    return close.replace("'", f"'{kind}:", 1)
 
 
 def _parts(word: str) -> tuple[str, str, str]:
@@ -98,7 +106,7 @@ def _parts(word: str) -> tuple[str, str, str]:
     if window in _WINDOWS:
         if base.endswith(tuple(f"@{kind}" for kind in _WINDOWS)):
             raise UsageError(f"{word!r}: a window has no windows", hint=f"write {base}")
-        if day and not re.fullmatch(r"\d{4}-\d\d-\d\d" if window == "day" else r"\d{4}-\d\d", day):
+        if day and not _is_period(window, day):
             example = "2026-11-29" if window == "day" else "2026-11"
             raise UsageError(f"{day!r} is no {window}", hint=f"write {base}@{window}:{example}")
         return base, window, day
@@ -109,6 +117,14 @@ def _parts(word: str) -> tuple[str, str, str]:
             hint="the windows are @day and @month, in UTC",
         )
     return word, "", ""
+
+
+def _is_period(window: str, text: str) -> bool:
+    try:
+        day = date.fromisoformat(text if window == "day" else f"{text}-01")
+    except ValueError:
+        return False
+    return text == day.isoformat()[: len(text)]
 
 
 def _near_window(word: str) -> str:

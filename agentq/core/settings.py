@@ -74,8 +74,8 @@ class Settings:
 
     @property
     def optional_scopes(self) -> tuple[str, ...]:
-        """The kinds in `scopes`."""
-        return tuple(filter(None, (kind.strip() for kind in self.scopes.split(","))))
+        """The kinds in `scopes`, each once."""
+        return tuple(dict.fromkeys(filter(None, (kind.strip() for kind in self.scopes.split(",")))))
 
     @property
     def default_limits(self) -> dict[tuple[str, str], Decimal]:
@@ -213,6 +213,8 @@ def _checked_scopes(value: str) -> str:
 
 def _positive(value: Any) -> float:
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not a number") from None

@@ -115,7 +115,7 @@ def optional_scopes(store: Store, name: str, agent: Agent, kinds: Iterable[str])
     wanted += store.ledger.limited([scope for scope in possible.values() if scope not in wanted])
     if agent.key is not None:
         wanted.append(f"key:{agent.key}")
-    return tuple(sorted(wanted))
+    return tuple(sorted(set(wanted)))  # a scope that is there twice would be booked twice
 
 
 def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:

@@ -46,12 +46,16 @@ class Batches:
             case ["OPEN", total]:
                 return int(total)
             case ["CONFLICT", "ul", present]:
-                has = f"${format_usd(int(present), 2)}" if present else "no cap"
+                has = f"{format_usd(int(present))} USD" if present else "no cap"
                 raise ConflictError(
-                    f"batch {name!r} exists with another cap: {has}", hint="use another --batch name"
+                    f"batch {name!r} exists with another cap: {has}",
+                    hint=f"leave the cap out, or agentq budget set batch:{name} --max-usd changes it",
                 )
             case ["CONFLICT", "tl", present]:
-                raise ConflictError(f"batch {name!r} exists with another token cap: {present or 'none'}")
+                raise ConflictError(
+                    f"batch {name!r} exists with another token cap: {present or 'none'}",
+                    hint=f"leave the cap out, or agentq budget set batch:{name} --max-tokens changes it",
+                )
             case ["CONFLICT", field, present]:
                 raise ConflictError(
                     f"batch {name!r} exists and belongs to {field} {present!r}",

@@ -300,6 +300,18 @@ def make_app(server: EmbeddedServer, store: Store) -> Callable[[], AgentQ]:
     return make
 
 
+def test_a_scope_that_is_named_twice_is_booked_once(
+    make_app: Callable[[], AgentQ], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("AGENTQ_SCOPES", "agent,model,agent")
+    run = make_app().submit("a", "hello")
+    scopes = str(store.client.hget(store.keys.run(run.id), "scopes")).split()
+    assert [scope for scope in scopes if scope.startswith(("agent:", "model:"))] == [
+        "agent:a",
+        "model:scripted-v1",
+    ]
+
+
 def test_the_same_custom_id_for_another_agent_is_other_content(make_app: Callable[[], AgentQ]):
     """It must not give the run, and the answer, of the first one."""
     app = make_app()

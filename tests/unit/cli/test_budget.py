@@ -169,6 +169,7 @@ def test_show_of_what_nobody_has_used_says_so_with_the_nearest(dry: Store) -> No
     shown = typed("show", "tenant:acmee")
     assert "nothing is limited or booked in tenant:acmee yet (did you mean 'tenant:acme'?)" in shown.stderr
     assert "nothing" not in typed("show").stderr
+    assert "did you mean" not in typed("show", "tenant:day").stderr  # that it is a tenant is no resemblance
 
 
 # ── set, topup ───────────────────────────────────────────────────────────────────────────────────────

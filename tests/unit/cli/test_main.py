@@ -179,6 +179,7 @@ def test_an_error_has_no_colour_where_none_is_wanted(monkeypatch, args, env) -> 
     [
         ("pyproject.toml", "tool = 3", "pyproject.toml: tool is not a table"),
         ("agentq.toml", 'lease_seconds = "x"', "lease_seconds: 'x' is not a number"),
+        ("agentq.toml", "park_seconds = true", "park_seconds: True is not a number"),
         ("agentq.toml", "lease_seconds = 0", "lease_seconds: 0 must be more than 0"),
     ],
 )

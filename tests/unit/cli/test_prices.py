@@ -62,6 +62,12 @@ def test_list_has_a_line_for_each_tier(mine: Path) -> None:
     assert lines == [["house-1", "2", "3", "?"], ["0.000005", "0.000006", "10"]]
 
 
+def test_list_of_a_provider_that_nobody_knows_is_a_sentence_with_the_nearest() -> None:
+    refused = invoke("prices", "list", "--provider", "opnai")
+    assert refused.exit_code == 2
+    assert "no model of a provider 'opnai' is known (did you mean 'openai'?)" in refused.stderr
+
+
 def test_list_as_json_is_the_format_of_the_file(mine: Path) -> None:
     shown = json.loads(invoke("prices", "list", "--json", "--provider", "openai").stdout)
     assert {entry["provider"] for entry in shown} == {"openai"}

@@ -63,5 +63,18 @@ def test_what_is_no_scope_is_one_sentence_with_the_nearest(word: str, sentence: 
 def test_one_day_may_be_named_where_one_looks() -> None:
     assert parse_scope("tenant:acme@day:2026-11-29", period=True) == "tenant:acme@day:2026-11-29"
     assert parse_scope("global@month:2026-11", period=True) == "global@month:2026-11"
-    with pytest.raises(UsageError, match=r"'2026-11' is no day"):
-        parse_scope("tenant:acme@day:2026-11", period=True)
+
+
+@pytest.mark.parametrize(
+    "window, text",
+    [
+        ("day", "2026-11"),
+        ("day", "2026-13-40"),
+        ("day", "20261129"),
+        ("month", "2026-13"),
+        ("month", "2026-11-29"),
+    ],
+)
+def test_a_day_or_a_month_that_there_is_not_is_refused(window: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"'{text}' is no {window}"):
+        parse_scope(f"tenant:acme@{window}:{text}", period=True)

@@ -226,6 +226,13 @@ def test_a_tally_that_only_waits_is_settled() -> None:
     assert str(tally) == "2 of 3 ended, 1 waiting for approval, 0.000000 USD"
 
 
+@pytest.mark.parametrize("verb", ["batches", "status"])
+def test_parked_runs_are_in_the_table_of_all_batches(app: FakeApp, verb: str) -> None:
+    app.only = FakeBatch(money={Parked("tenant:acme", "usd", "exhausted"): 11})
+    head, row = invoke(verb).stdout.splitlines()[-2:]
+    assert dict(zip(head.split(), row.split(), strict=True))["parked"] == "11"
+
+
 def test_columns_line_up() -> None:
     assert columns(("name", "n"), [("a", 1), ("longer", 20)]) == ["name     n", "a        1", "longer  20"]
 
