@@ -151,16 +151,19 @@ def is_counted(result: ChatResult) -> bool:
 
 def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:
     """What the reply cost in nano-USD, or None when no price is known for the model that gave it."""
-    price = agent.price(result.model)
-    # A provider may name a dated variant of what was asked for; with fallbacks it may be another model.
-    if price is None and len(agent.models) == 1:
-        price = agent.price(agent.client.model)
-    if price is None:
+    named = agent.price(result.model)
+    prices = [] if named is None else [named]
+    if named is None and result.model not in agent.models:
+        # A provider may name a dated variant of what was asked for. With fallbacks it may be one of any of
+        # them: the dearest is booked, because unknown is never nothing.
+        prices = [price for model in agent.models if (price := agent.price(model)) is not None]
+    if not prices:
         return None
     usage = result.usage
     cached = min(usage.cached_input_tokens, usage.input_tokens)
     written = min(usage.cache_write_tokens, usage.input_tokens - cached)
-    return price.cost_nano(Usage(usage.input_tokens, usage.output_tokens, cached, cache_write_tokens=written))
+    counted = Usage(usage.input_tokens, usage.output_tokens, cached, cache_write_tokens=written)
+    return max(price.cost_nano(counted) for price in prices)
 
 
 def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest) -> dict[int, Usage]:

@@ -80,7 +80,16 @@ def test_the_dearest_model_of_a_chain_is_reserved() -> None:
     assert need.usd >= need.tokens * 10_000
     assert reply_cost(chained, ChatResult("x", Usage(10, 1), "p", "scripted-v1")) == 12_000
     assert reply_cost(chained, ChatResult("x", Usage(10, 1), "p", "model-1")) == 120_000
-    assert reply_cost(chained, ChatResult("x", Usage(10, 1), "p", "model-2")) is None
+
+
+def test_a_name_that_no_model_of_a_chain_has_is_booked_as_the_dearest() -> None:
+    """A dated variant may be any of them. Only a model of the chain that has no price itself has no cost."""
+    chain = ResilientClient(ScriptedClient(["x"]), [Model(lambda _: reply("x"))])
+    chained = agent(chain, pricing={"scripted-v1": CHEAP, "model-1": DEAR})
+    assert reply_cost(chained, ChatResult("x", Usage(10, 1), "p", "model-1-2026-01-01")) == 120_000
+    half = agent(chain, pricing={"scripted-v1": CHEAP})
+    assert reply_cost(half, ChatResult("x", Usage(10, 1), "p", "model-1")) is None
+    assert reply_cost(half, ChatResult("x", Usage(10, 1), "p", "model-2")) == 12_000
 
 
 def test_a_dated_variant_of_the_model_that_was_asked_for_has_its_price() -> None:
