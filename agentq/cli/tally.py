@@ -144,13 +144,17 @@ def wanted(parked: Parked) -> str:
 
 
 def cure(parked: Parked) -> list[str]:
-    """What to type so that parked runs go on, or end."""
+    """What to type so that parked runs go on, or end; of a window, when they try by themselves."""
     if parked.kind == "wait":
         return ["goes on by itself"]
     if parked.kind == "frozen":
         return [f"agentq budget unfreeze {parked.scope}"]
     option = "--tokens" if parked.unit == "tokens" else "--usd"
-    new = "; goes on by itself in the next" if parked.scope.endswith(("@day", "@month")) else ""
+    new = ""
+    if parked.scope.endswith("@day"):
+        new = "; tries by itself at 00:00 UTC"
+    elif parked.scope.endswith("@month"):
+        new = "; tries by itself on the 1st, 00:00 UTC"
     return [
         f"agentq budget topup {parked.scope} {option} N   goes on{new}",
         f"agentq budget winddown {parked.scope}   answers with what it has",

@@ -90,6 +90,8 @@ def audited(fleet: Fleet) -> None:
     verdict = fleet.app.store.audit.verify()
     assert verdict.agrees, verdict.differences
     assert [i.process for i in verdict.incidents] == [i["process"] for i in incidents(fleet)]
+    typed = fleet.type("ledger", "verify")
+    assert all(incident["process"] in typed.stdout + typed.stderr for incident in incidents(fleet))
 
 
 @pytest.mark.timeout(240)

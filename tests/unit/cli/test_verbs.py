@@ -105,7 +105,7 @@ def test_wait_says_what_parked_runs_wait_for_and_what_to_type(app: FakeApp) -> N
     )
     said = invoke("wait", "b").stderr
     assert "2 runs parked: the USD of tenant:acme@day are used up" in said
-    assert "agentq budget topup tenant:acme@day --usd N   goes on; goes on by itself in the next" in said
+    assert "agentq budget topup tenant:acme@day --usd N   goes on; tries by itself at 00:00 UTC" in said
     assert "1 run parked: the tokens of batch:b are held by runs that wait" in said
     assert "agentq budget topup batch:b --tokens N   goes on\n" in said
     assert "agentq budget unfreeze global" in said
