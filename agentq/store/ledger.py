@@ -265,9 +265,13 @@ class Ledger:
         calls = [
             (fact.run_id, fact.reservation, fact.how, fact.usd, fact.tokens, fact.scopes) for fact in facts
         ]
-        for reply in self._scripts.call_many("ledger_reassert", calls):
-            if reply not in (["OK"], ["KNOWN"]):
+        there = []
+        for fact, reply in zip(facts, self._scripts.call_many("ledger_reassert", calls), strict=True):
+            if reply == ["OPEN"]:
+                there.append(fact)
+            elif reply not in (["OK"], ["KNOWN"]):
                 raise unexpected("ledger_reassert", reply)
+        self.operations.found(there)
         self.operations.booked(facts)
 
     # ── runs that wait for money ─────────────────────────────────────────────────────────────────

@@ -166,6 +166,15 @@ class Operations:
         with self._guard:
             return list(self._unbooked.values())
 
+    def found(self, facts: list[Reserved]) -> None:
+        """The server has these after all: they were made while others heard that it was rolled back."""
+        with self._guard:
+            for fact in facts:
+                self._unbooked.pop(fact.name, None)
+                if self._lost.pop(fact.name, None) is not None and fact.number not in self._recent:
+                    self._recent[fact.number] = fact
+                    self._numbers[fact.name] = fact.number
+
     def booked(self, facts: list[Reserved]) -> None:
         """These are in the books. What has no bill yet is booked in full, and once more when it has."""
         with self._guard:

@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "a scope is not asked",
         f"{LUA}/_fit.lua",
-        "promised)\n  for _, a in ipairs(accounts) do\n",
-        "promised)\n  for _, a in ipairs({accounts[1], unpack(accounts, 3)}) do\n",
+        "  end\n  for _, a in ipairs(accounts) do\n",
+        "  end\n  for _, a in ipairs({accounts[1], unpack(accounts, 3)}) do\n",
         ("tests/store/test_budget_reserve.py",),
     ),
     Mutant(

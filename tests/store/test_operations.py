@@ -363,7 +363,24 @@ def test_what_the_server_has_is_not_booked_again(store: Store, lease: Lease):
     reserve(store, lease, usd=70, tokens=7)
     with untouched(store):
         args = ("r1", f"{lease.fence}:1", "forfeit", 70, 7, lease.scopes)
-        assert call(store, "ledger_reassert", *args) == ["KNOWN"]
+        assert call(store, "ledger_reassert", *args) == ["OPEN"]
+
+
+def test_what_was_reserved_after_the_rollback_is_booked_once_though_another_thread_hears_of_it_later(
+    store: Store, lease: Lease
+):
+    operations, other = store.ledger.operations, another(store, "r2")
+    operations.acknowledge(1, other, f"{other.fence}:1", 20, 2)  # the server has lost it
+    # Asked before that was acknowledged, made by the server that took over, and so number 1 too.
+    args = _as(store, reserve_args(lease, 1, (0, 70, 7, 0, 0)))
+    [_, reservation, _, number] = call(store, "budget_reserve", *args)
+    operations.acknowledge(int(number), lease, reservation, 70, 7)
+    store.ledger.rolled_back(0)  # what another thread was told before
+    store.runs.commit_tools(lease, EMPTY, closing(lease, "settle", 40, 4))
+    assert money(store, "run:r1") == {"us": 40, "ts": 4}
+    assert money(store, "run:r2") == {"us": 20, "ts": 2, "uf": 20}
+    assert operations.unbooked() == []
+    check_invariants(store, ["r1", "r2"])
 
 
 def test_a_settle_that_is_lost_leaves_the_reservation_to_the_rescue(store: Store, lease: Lease):

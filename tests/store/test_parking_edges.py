@@ -10,6 +10,7 @@ from tests.support.harness import (
     call,
     check_invariants,
     claim_run,
+    due,
     open_batch,
     reserve,
     state_of,
@@ -125,3 +126,41 @@ def test_a_sweep_that_goes_on_admits_nobody_past_who_waits_in_its_first_part(sto
     assert call(store, "budget_wake", BATCH, 2) == ["OK", "0", 1]
     assert state_of(store, "new") == "parked"
     check_invariants(store, ["s", "dear", "waits", "new"])
+
+
+# ── what is frozen, and what else is in the way ──────────────────────────────────────────────────────
+
+
+def test_a_run_that_is_to_close_waits_in_a_frozen_scope_also_when_a_wider_one_is_overdrawn(store: Store):
+    store.ledger.set_limit("global", usd=100, actor=by())
+    submit_run(store, "r1")
+    lease = claim_run(store).lease
+    assert isinstance(reserve(store, lease, 1, usd=50, tokens=1, escrow_usd=10), Granted)
+    store.runs.commit_tools(lease, EMPTY, Settlement(f"{lease.fence}:1", "settle", 50, 1))
+    store.ledger.freeze("tenant:acme", actor=by())
+    store.ledger.set_limit("global", usd=20, actor=by())
+    frozen = Parked("tenant:acme", "usd", "frozen")
+    assert store.ledger.convert(lease, 2) == frozen
+    unswept(store)
+    # Let go on, it would be parked again, in each sweep.
+    assert store.ledger.sweep("tenant:acme") == (0, True)
+    assert state_of(store) == "parked"
+    store.ledger.freeze("tenant:acme", actor=by(), frozen=False)
+    assert isinstance(store.ledger.convert(claim_run(store).lease, 1), Granted)
+    check_invariants(store, ["r1"], capped=False)
+
+
+# ── many lists ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tick_sweeps_some_lists_of_many_and_in_time_all(store: Store):
+    for n in range(105):
+        submit_run(store, f"r{n}")
+        store.ledger.freeze(f"run:r{n}", actor=by())
+        assert isinstance(reserve(store, claim_run(store, f"r{n}").lease, usd=0, tokens=0), Parked)
+    seen: set[str] = set()
+    for _ in range(40):
+        lists = due(store).parked
+        assert len(set(lists)) == len(lists) == 100
+        seen |= set(lists)
+    assert seen == {f"run:r{n}" for n in range(105)}

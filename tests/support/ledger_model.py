@@ -199,9 +199,10 @@ class LedgerModel:
     def obstacle(self, run: Run, need: Pair, promised: Sequence[Promise] = ()) -> Obstacle | None:
         """The first account into which a need does not fit, if any. `promised`: to others, who go before."""
         for account in self.accounts(run.scopes):
-            name = account if isinstance(account, str) else account[0]
             if account in self.frozen:
-                return Obstacle(name, "usd", "frozen", account)
+                return Obstacle(account if isinstance(account, str) else account[0], "usd", "frozen", account)
+        for account in self.accounts(run.scopes):
+            name = account if isinstance(account, str) else account[0]
             books, limits = self.total(account), self.limit(account)
             own = self._own(run, account)
             for i in (1, 0):  # tokens are named before money

@@ -12,11 +12,13 @@ local function why(a, unit, limit, spent, need, own_idle)
 end
 
 -- The first account into which a need (the call and the escrow together) does not fit, in which unit and why; nil when
--- it fits everywhere. `own` is the escrow that the run holds, `parked` whether it is counted idle, `promised` what was
+-- it fits everywhere. What is frozen goes before all: whatever else is in the way, nothing goes on there. `own` is the escrow that the run holds, `parked` whether it is counted idle, `promised` what was
 -- promised to others in this script: account name to {usd, tokens}.
 local function obstacle(accounts, usd, tokens, own, parked, promised)
   for _, a in ipairs(accounts) do
     if a[WORDS] and string.find(a[WORDS], 'frozen', 1, true) then return a, 'usd', 'frozen' end
+  end
+  for _, a in ipairs(accounts) do
     local own_usd, own_tokens = own.usd, own.tokens
     if a.window and not string.find(own.rest, a.name, 1, true) then own_usd, own_tokens = 0, 0 end
     local taken = promised and promised[a.name]

@@ -4,13 +4,13 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 reservation   3 settle | estimate (by its bill), forfeit (in full, until there is one) or release
 --       4 nano-USD   5 tokens   6 the run's scopes, in case that the run is lost too
--- REPLY {"OK"} | {"KNOWN"} (it is in the books already, or nothing was billed)
+-- REPLY {"OK"} | {"KNOWN"} (it is in the books already, or nothing was billed) | {"OPEN"} (it was not lost: it closes as any)
 -- FLAGS allow-oom
 local id, reservation, how = ARGV[1], ARGV[2], ARGV[3]
 local usd, tokens = amount(ARGV[4]), amount(ARGV[5])
 local run, name = run_key(id), id .. ':' .. reservation
 local scopes = scopes_in(redis.call('HGET', run, 'scopes') or ARGV[6])
-if redis.call('HEXISTS', run .. ':open', reservation) == 1 then return {'KNOWN'} end
+if redis.call('HEXISTS', run .. ':open', reservation) == 1 then return {'OPEN'} end
 if redis.call('HEXISTS', run .. ':forfeits', reservation) == 1 then
   if how == 'forfeit' then return {'KNOWN'} end
   close_reservation(id, run, scopes, reservation, how, usd, tokens)

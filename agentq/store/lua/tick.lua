@@ -6,11 +6,13 @@
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
--- REPLY {{run, step, run, step, …}, {run, run, …}, {scopes in which runs are parked}, {events to be logged}}
+-- REPLY {{run, step, run, step, …}, {run, run, …}, {some of the scopes in which runs are parked}, {events to be logged}}
 -- FLAGS allow-oom
 local room, rescues = tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, watch = now_ms(), P .. 'watch'
+-- So many lists of parked runs are swept in one tick, any of them: each costs every worker a script.
+local LISTS_MAX = 100
 patience(now, tonumber(ARGV[1]))
 -- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
 local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
@@ -35,5 +37,5 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
     due[#due + 1] = id
   end
 end
-local lists = (tonumber(redis.call('HGET', LEDGER, 'parked')) or 0) > 0 and redis.call('SMEMBERS', P .. 'parked') or {}
+local lists = (tonumber(redis.call('HGET', LEDGER, 'parked')) or 0) > 0 and redis.call('SRANDMEMBER', P .. 'parked', LISTS_MAX) or {}
 return {hints, due, lists, redis.call('LPOP', P .. 'events', 20) or {}}
