@@ -346,7 +346,7 @@ class AgentQ:
             store=lambda: self.store,
             dispatch=self.dispatch,
             make_hint=self.make_hint,
-            tenant=check_name("tenant", tenant or "default"),
+            tenant=check_name("tenant", "default" if tenant is None else tenant),
             budgets=budgets,
         )
 

@@ -75,7 +75,7 @@ def _acting(name: str, *, needs_reason: bool = False) -> Callable[[Callable[...,
             **own: Any,
         ) -> None:
             actor = Actor(
-                check_name("operation", operation or secrets.token_hex(8)),
+                check_name("operation", secrets.token_hex(8) if operation is None else operation),
                 encodable(by or _me()),
                 encodable(reason or ""),
             )

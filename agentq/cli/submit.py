@@ -131,8 +131,8 @@ def _only(app: AgentQ) -> str:
 
 
 def _batch_name(file: str, batch: str | None) -> str:
-    if batch:
-        return batch
+    if batch is not None:
+        return check_name("batch", batch)
     if file == "-":
         raise UsageError("rows from standard input need a name for their batch", hint="add --batch NAME")
     name = Path(file).name.partition(".")[0]

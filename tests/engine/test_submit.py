@@ -300,6 +300,15 @@ def make_app(server: EmbeddedServer, store: Store) -> Callable[[], AgentQ]:
     return make
 
 
+def test_an_empty_tenant_is_refused_and_not_the_default_one(make_app: Callable[[], AgentQ], store: Store):
+    """`--tenant "$WHO"` with nothing in WHO must not spend somebody else's money."""
+    app = make_app()
+    with untouched(store), pytest.raises(UsageError, match="'' cannot be the name of a tenant"):
+        app.submit("a", "hello", tenant="")
+    with untouched(store), pytest.raises(UsageError, match="'' cannot be the name of a tenant"):
+        app.submit_many("a", [{"input": "hello"}], batch="b", tenant="")
+
+
 def test_a_scope_that_is_named_twice_is_booked_once(
     make_app: Callable[[], AgentQ], store: Store, monkeypatch: pytest.MonkeyPatch
 ):

@@ -298,6 +298,7 @@ def test_a_charge_and_a_correction_are_booked_in_all_scopes_around(store: Store)
         (["topup", "batch:b1", "--usd", "9007199"], "it would be too large to count"),
         (["topup", "batch:b1"], "that would change nothing"),
         (["topup", "batch:b1", "--usd", "1", "--id", "a b"], "cannot be the name of an operation"),
+        (["topup", "batch:b1", "--usd", "1", "--id", ""], "'' cannot be the name of an operation"),
         (["freeze", "tenant:acme@day"], "tenant:acme@day is a window"),
         (["charge", "tenant:acme@day", "--usd", "1", "--reason", "x"], "tenant:acme@day is a window"),
         (["charge", "tenant:acme", "--usd", "1"], "missing option '--reason'"),

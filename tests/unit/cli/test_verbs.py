@@ -60,6 +60,8 @@ def test_bad_input_submits_nothing(app: FakeApp, tmp_path: Path, rows, options, 
 
 def test_standard_input_needs_a_name(app: FakeApp) -> None:
     assert invoke("submit", "-", input='{"input": "x"}').exit_code == 2
+    empty = invoke("submit", "-", "--batch", "", input='{"input": "x"}')
+    assert (empty.exit_code, "'' cannot be the name of a batch" in empty.stderr) == (2, True)
     named = invoke("submit", "-", "--batch", "b", "--agent", "orders", input='{"input": "x"}')
     assert named.exit_code == 0
     assert len(app.submitted) == 1
