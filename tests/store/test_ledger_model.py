@@ -110,6 +110,7 @@ class Machine(RuleBasedStateMachine):
         self.holders: dict[str, Lease] = {}
         self.cancelled: dict[str, Lease] = {}
         self.requests: Counter[str] = Counter()
+        self.said: dict[str, tuple[int, str, Pair]] = {}
         self.asked: dict[str, tuple[list[Size], str]] = {}
         self.today = {kind: window(self.store, "", kind) for kind in ("day", "month")}
         open_batch(self.store)
@@ -358,6 +359,8 @@ class Machine(RuleBasedStateMachine):
 
     def tell(self, lease: Lease, n: int, way: str, how: str, cost: Pair) -> None:
         run, runs, run_id = self.model.runs[lease.run_id], self.store.runs, lease.run_id
+        # A lease makes each kind of commit once: what comes under its id again is the same commit again.
+        n, how, cost = self.said.setdefault(lease.fence + OP[way], (n, how, cost))
         closing = Settlement(f"{lease.fence}:{n}", how, *cost) if n else Settlement("", "release")
         with self.waking(together=way != "end" and run.state != "cancelling"):
             match way:
@@ -392,7 +395,7 @@ class Machine(RuleBasedStateMachine):
         run_id=st.sampled_from(list(RUNS)),
         drawn=SIZES,
         policy=POLICIES,
-        way=st.sampled_from(["tools", "continue", "continue"]),
+        way=st.sampled_from(["tools", "continue", "continue", "continue"]),
         cost=st.tuples(AMOUNTS, AMOUNTS),
     )
     def work(
