@@ -299,7 +299,7 @@ MUTANTS = (
     Mutant(
         "one who has waited for a minute is overtaken",
         f"{LUA}/budget_reserve.lua",
-        "(not admitted or holds_all_up(a.list, waits_since))",
+        "(not admitted or holds_all_up(a, head, waits_since))",
         "not admitted",
         (RULES,),
     ),

@@ -180,21 +180,22 @@ def test_an_aged_run_that_waits_for_calls_in_flight_is_not_overtaken(store: Stor
 
 def test_an_aged_run_that_waits_lets_nobody_pass_who_is_parked_behind_it(store: Store):
     open_batch(store, usd=100)
-    for run_id in ("s", "r1"):
+    for run_id in ("s", "t", "r1"):
         submit_run(store, run_id, batch="b1")
     lease = claim_run(store, "s").lease
-    assert isinstance(reserve(store, lease, usd=80, tokens=1, escrow_usd=10), Granted)
+    assert isinstance(reserve(store, lease, usd=70, tokens=1, escrow_usd=10), Granted)
+    assert isinstance(reserve(store, claim_run(store, "t").lease, usd=10, tokens=1), Granted)
     admitted = claim_run(store, "r1").lease
     assert isinstance(reserve(store, admitted, usd=1, tokens=1, escrow_usd=5), Granted)
     answer = reserve(store, admitted, 2, usd=15, tokens=1, escrow_usd=5, policy="park")
     assert answer == Parked(BATCH, "usd", "wait")
     now = store.watch.server_ms()
-    park(store, "big", 94, since=now - 61_000)
+    park(store, "big", 80, since=now - 61_000)
     store.runs.commit_tools(lease, EMPTY, Settlement(f"{lease.fence}:1", "release"))
-    # `big` waits for the escrow of `s`, which is at work. `r1` would fit.
+    # `big` waits for the call of `t`. `r1` would fit.
     assert store.ledger.parked(BATCH)[0] == "big"
     assert (state_of(store, "big"), state_of(store, "r1")) == ("parked", "parked")
-    check_invariants(store, ["s", "r1", "big"])
+    check_invariants(store, ["s", "t", "r1", "big"])
 
 
 # ── how many ─────────────────────────────────────────────────────────────────────────────────────────

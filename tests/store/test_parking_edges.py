@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, Granted, Lease, Parked, Settlement
 from agentq.store import Store
@@ -74,6 +76,32 @@ def test_a_child_that_is_parked_behind_its_parent_goes_on_when_it_fits(store: St
     store.runs.release(first, delay_ms=60_000, settlement=Settlement(f"{first.fence}:2", "release"))
     assert (state_of(store), state_of(store, "c2")) == ("parked", "queued")
     check_invariants(store, ["r1", "c1", "c2"])
+
+
+# ── who has waited for long, and runs at work ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("policy", ["park", "winddown", "stop"])
+def test_runs_whose_escrows_are_in_the_way_are_not_stopped_by_who_waits_for_them_to_end(
+    store: Store, policy: str
+):
+    store.ledger.set_limit("tenant:acme", usd=100, actor=by())
+    large = admit(store, "large", escrow=10)
+    at_work = {run_id: admit(store, run_id, escrow=20) for run_id in ("a", "b")}
+    waits = Parked("tenant:acme", "usd", "wait")
+    assert reserve(store, large, 2, usd=60, tokens=1, escrow_usd=10, policy=policy) == waits
+    make_old(store, "large")
+    for n in (2, 3):
+        for lease in at_work.values():
+            answer = reserve(store, lease, n, usd=2, tokens=1, escrow_usd=20, policy=policy)
+            assert isinstance(answer, Granted)
+        unswept(store)
+        store.ledger.sweep("tenant:acme")
+        assert state_of(store, "large") == "parked"
+    for lease in at_work.values():
+        store.runs.commit_end(lease, EMPTY, None, StopReason.FINISHED)
+    assert state_of(store, "large") == "queued"
+    check_invariants(store, ["large", "a", "b"])
 
 
 # ── behind one whom only a top-up helps ──────────────────────────────────────────────────────────────

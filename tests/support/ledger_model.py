@@ -262,12 +262,27 @@ class LedgerModel:
         since = now if run.since is None else run.since
         for account in self.accounts(run.scopes):
             name = account if isinstance(account, str) else account[0]
-            waiting = [head.parked for head in self.queue(name) if head.parked]
-            for waits in [waits for waits in waiting if waits.kind == "wait"][:1]:
-                aged = now - waits.since > aged_ms and not name.startswith("run:")
-                if waits.since < since and (run.escrow is None or aged):
+            waiting = [head for head in self.queue(name) if head.parked and head.parked.kind == "wait"]
+            for head in waiting[:1]:
+                waits = head.parked
+                assert waits is not None
+                if waits.since < since and (run.escrow is None or self.holds_all_up(head, now, aged_ms)):
                     return Obstacle(name, waits.unit, "wait", account)
         return None
+
+    def holds_all_up(self, run: Run, now: int, aged_ms: int) -> bool:
+        """Nobody goes on before it: it has waited for long, and only calls in flight are in its way."""
+        waits = run.parked
+        if waits is None or now - waits.since <= aged_ms:
+            return False
+        place = UNITS.index(waits.unit)
+        for account in self.accounts(run.scopes):
+            limit = self.limit(account)[place]
+            if (account if isinstance(account, str) else account[0]) == waits.list and limit is not None:
+                books, letter = self.total(account), "ut"[place]
+                used = books[f"{letter}s"] + books[f"{letter}e"] - self._own(run, account)[place]
+                return any(used + need[place] <= limit for need in waits.needs)
+        return False
 
     def within_limits(self, run: Run) -> bool:
         """Whether all accounts of a run are within their limits: true after every admission."""

@@ -73,6 +73,18 @@ local function first_waiting(list)
   end
 end
 
--- Whether one who has waited so long lets nobody go on before him. Not inside one run: a parent and its children would
--- stop each other, and what they hold would lie idle and be no longer worth waiting for.
-local function holds_all_up(list, since) return now_ms() - since > AGED_MS and string.sub(list, 1, 4) ~= 'run:' end
+-- Whether one who waits in this account lets nobody go on before him: he has waited for long, and calls in flight are all
+-- that is in his way. What runs at work hold in escrow comes back when they end, so they must not be stopped for it.
+local function holds_all_up(a, id, since)
+  if now_ms() - since <= AGED_MS then return false end
+  local f = redis.call('HMGET', run_key(id), 'park_need', 'park_unit')
+  local text, of_tokens = redis.call('HGET', run_key(id) .. ':open', 'escrow'), f[2] == 'tokens'
+  local own = text and held(text) or NOTHING
+  if a.window and not string.find(own.rest, a.name, 1, true) then own = NOTHING end
+  local limit = tonumber(a[of_tokens and TOKEN_LIMIT or USD_LIMIT])
+  local used = (a[of_tokens and TOKEN_SPENT or USD_SPENT] or 0) + (a[of_tokens and TOKEN_ESCROWED or USD_ESCROWED] or 0)
+  for usd, tokens in string.gmatch(f[1], '(%d+) (%d+)') do
+    if limit and used - (of_tokens and own.tokens or own.usd) + (of_tokens and tokens or usd) <= limit then return true end
+  end
+  return false
+end

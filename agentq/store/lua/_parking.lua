@@ -119,7 +119,7 @@ local function look(list, id, since, promised, closed)
     return 'moved'
   end
   if kind ~= 'wait' then return 'stays' end
-  return holds_all_up(list, since) and 'blocks' or 'waits'
+  return holds_all_up(a, id, since) and 'blocks' or 'waits'
 end
 
 -- Look at some of a list, the longest waiting first. Answers how many were woken and how many stay before the place

@@ -48,7 +48,7 @@ local function queue_in_front()
   local since = tonumber(f[4]) or now_ms()
   for _, a in ipairs(accounts) do
     local head, waits_since, its_unit = first_waiting(a.list)
-    if head and head ~= id and waits_since < since and (not admitted or holds_all_up(a.list, waits_since)) then
+    if head and head ~= id and waits_since < since and (not admitted or holds_all_up(a, head, waits_since)) then
       return a, its_unit, 'wait'
     end
   end
