@@ -48,13 +48,15 @@ class Tally:
         """Count the batch now."""
         counts = batch.counts()
         account = batch.account()
-        money = batch.parked() if counts["parked"] else {}
+        money = batch.parked() if counts["parked"] or batch.record().descendants else {}
+        # Who waits for children that are all parked is counted as running until they are asked.
+        waits = max(0, sum(money.values()) - counts["parked"])
         return cls(
             name=batch.name,
             total=counts["total"],
             queued=counts["queued"],
-            running=counts["running"] + counts["cancelling"],
-            parked=counts["parked"],
+            running=max(0, counts["running"] + counts["cancelling"] - waits),
+            parked=counts["parked"] + waits,
             dry=sum(count for parked, count in money.items() if parked.is_dry),
             waiting=counts["waiting"],
             ended=counts["ended"],

@@ -22,7 +22,11 @@ def cancel_run(store: Store, run_id: str, *, by: str) -> bool:
 
 
 def cancel_batch(store: Store, name: str, *, by: str) -> int:
-    """Cancel every live run of a batch, with all that these have started; answers how many rows were live."""
+    """Cancel every live run of a batch, with all that these have started; answers how many rows were live.
+
+    First all at once: what one of them gives back must not let another go on that waited for it.
+    """
+    store.batches.cancel(name, by)
     cancelled = sum(cancel_run(store, run_id, by=by) for run_id in store.batches.live(name))
     for run_id in store.batches.with_descendants(name):
         cancel_run(store, run_id, by=by)

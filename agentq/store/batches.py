@@ -70,6 +70,12 @@ class Batches:
         if reply[0] not in {"SEALED", "MISSING"}:
             raise unexpected("batch_seal", reply)
 
+    def cancel(self, name: str, by: str) -> None:
+        """Let no run of a batch be claimed any more, until rows are added to it."""
+        reply = self._scripts.call("batch_cancel", name, by)
+        if reply not in (["OK"], ["MISSING"]):
+            raise unexpected("batch_cancel", reply)
+
     def read(self, name: str) -> BatchRecord | None:
         """A batch as it stands, or None when there is none of that name."""
         fields: dict[str, str] = self._client.hgetall(self._keys.batch(name))  # type: ignore[assignment]
@@ -151,12 +157,31 @@ class Batches:
         return counts
 
     def parked(self, name: str) -> Counter[Parked]:
-        """What money the parked runs of a batch wait for, and how many wait for it."""
+        """What money the parked runs of a batch wait for, and how many wait for it.
+
+        A run that waits for children of which all are parked waits for the same money as they.
+        """
         counts: Counter[Parked] = Counter()
         live = self.live(name)
         for start in range(0, len(live), _CHUNK):
-            pipeline = self._client.pipeline(transaction=False)
-            for run in live[start : start + _CHUNK]:
-                pipeline.hmget(self._keys.run(run), ["park_scope", "park_unit", "park_kind"])
-            counts.update(Parked(*found) for found in pipeline.execute() if found[0])
+            found = self._parked(live[start : start + _CHUNK])
+            counts.update(parked for parked in found if parked is not None)
         return counts
+
+    def _parked(self, run_ids: Sequence[str]) -> list[Parked | None]:
+        """For each run the money that it waits for, or None when it does not wait for money alone."""
+        pipeline = self._client.pipeline(transaction=False)
+        for run in run_ids:
+            pipeline.hmget(self._keys.run(run), ["park_scope", "park_unit", "park_kind", "gathering"])
+        found: list[Parked | None] = []
+        for run, (scope, unit, kind, gathering) in zip(run_ids, pipeline.execute(), strict=True):
+            if not gathering:
+                found.append(Parked(scope, unit, kind) if scope else None)
+                continue
+            # No deeper than a tree of runs is.
+            below = self._parked(
+                [str(child) for child in self._client.smembers(self._keys.run(run, "awaits"))]
+            )
+            waits = all(parked is not None and parked.is_dry for parked in below)
+            found.append(below[0] if below and waits else None)
+        return found

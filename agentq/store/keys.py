@@ -47,7 +47,8 @@ all that it has started.
     log                  stream  0-1, 0-2, …: one entry for each change of     stays, about 100,000 entries
                                  money or limits: o i s d m [c e a r w]
     batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
-                                 descendants (live) stop:<reason> counters
+                                 cancelled (by) descendants (live)
+                                 stop:<reason> counters
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
     batch:<b>:runs       list    runs in input order                           retention of the batch
     batch:<b>:open       set     runs that have not ended                      empty when the batch is over

@@ -160,8 +160,8 @@ class Runs:
                     limits=_limits(limits),
                 )
             case ["ORPHAN"]:
-                # Whoever cancelled the tree has not come to this run, or did not live to.
-                self.cancel(run_id, "the run around it")
+                # Whoever cancelled the tree, or the batch, has not come to this run, or did not live to.
+                self.cancel(run_id, "what it belongs to")
                 return None
             case [("RECOVERING" | "BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
                 return None

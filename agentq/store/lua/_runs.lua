@@ -24,7 +24,7 @@ end
 -- Rows are being added, perhaps to a batch that was over.
 local function unseal(batch)
   local key = P .. 'batch:' .. batch
-  redis.call('HDEL', key, 'sealed')
+  redis.call('HDEL', key, 'sealed', 'cancelled')
   for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', key .. part) end
   persist_account('batch:' .. batch)
 end

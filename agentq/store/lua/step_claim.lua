@@ -4,7 +4,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 step that the message asks for, or '' for any   3 nonce, also the operation id   4 lease ms
 --       5 the last commit whose thread the caller has, or ''
--- REPLY {"ORPHAN"} (a run around it was cancelled: so is this one to be)
+-- REPLY {"ORPHAN"} (a run around it, or its batch, was cancelled: so is this one to be)
 --       | {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '',
 --         limits or '' [, head, messages, trace, cached results]}
 --       (messages and trace as one JSON array each, cached results as names and values; without them when
@@ -13,7 +13,7 @@
 --       | {"RECOVERING"} | {"BUSY"} | {"NOT_YET"} | {"STALE"} | {"CLOSED"} | {"MISSING"}
 local id, nonce = ARGV[1], ARGV[3]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints', 'started', 'parent')
+local f = redis.call('HMGET', run, 'state', 'step', 'fence', 'not_before', 'hints', 'started', 'parent', 'batch')
 local state, fence = f[1], f[3]
 if not state then return {'MISSING'} end
 local now = now_ms()
@@ -28,6 +28,7 @@ if not replay then
       if a[1] == 'cancelling' or a[2] == 'cancelled' then return {'ORPHAN'} end
     end
   end
+  if f[8] and f[8] ~= '' and redis.call('HEXISTS', P .. 'batch:' .. f[8], 'cancelled') == 1 then return {'ORPHAN'} end
   local recovering = redis.call('HGET', LEDGER, 'recovering')
   if recovering and tonumber(recovering) > now then return {'RECOVERING'} end
   if ARGV[2] ~= '' and ARGV[2] ~= f[2] then return {'STALE'} end
