@@ -11,12 +11,23 @@ import redis
 
 from agentq.agent import Budgets, Thread
 from agentq.core.failpoints import FailpointError
-from agentq.core.records import RunRecord
+from agentq.core.records import Actor, Parked, RunRecord
 from agentq.engine.cancel import cancel_run
 from agentq.engine.step import execute_step
 from agentq.provider.types import Role
 from agentq.tools import CallContext, ChildResult, tool
-from tests.support.harness import CALL_NANO, Moody, Rig, age, make_agent, money, nano, ready, state_of
+from tests.support.harness import (
+    CALL_NANO,
+    Moody,
+    Rig,
+    age,
+    make_agent,
+    money,
+    nano,
+    open_batch,
+    ready,
+    state_of,
+)
 
 FREE = Budgets(max_steps=20, max_tokens=None, max_usd=None)
 ASK = [("ask", '{"topics": ["a", "b", "c"]}')]
@@ -567,3 +578,21 @@ def test_children_of_a_run_that_ends_otherwise_go_on(rig: Rig):
     assert rig.record(child[0]).answer == "answer"
     assert rig.record(run).usd_nano == 3 * CALL_NANO
     rig.check()
+
+
+def test_a_row_whose_children_are_all_parked_waits_for_their_money(rig: Rig):
+    """Else `agentq wait` would take it for one at work, until the gather's deadline."""
+    rig.agent(Moody([ASK, "all done"]), asking([]), budgets=FREE)
+    rig.agent(Moody(["an answer"]), name="kid", budgets=FREE)
+    open_batch(rig.store)
+    run = rig.submit(batch="b1")
+    rig.store.batches.seal("b1")
+    rig.step()
+    rig.store.ledger.freeze("tenant:acme", actor=Actor("op", "me"))
+    rig.drain()
+    rig.submitted += rig.store.runs.children(run)
+    assert {state_of(rig.store, child) for child in rig.store.runs.children(run)} == {"parked"}
+    assert dict(rig.store.batches.parked("b1")) == {Parked("tenant:acme", "usd", "frozen"): 1}
+    rig.store.ledger.freeze("tenant:acme", actor=Actor("op2", "me"), frozen=False)
+    assert dict(rig.store.batches.parked("b1")) == {}
+    assert finish(rig, run).stop_reason == "finished"
