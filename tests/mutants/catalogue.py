@@ -303,6 +303,20 @@ MUTANTS = (
         "not admitted",
         (RULES,),
     ),
+    Mutant(
+        "runs at work are stopped for their escrows by one who waits for these",
+        f"{LUA}/_fit.lua",
+        " + (a[of_tokens and TOKEN_ESCROWED or USD_ESCROWED] or 0)\n",
+        "\n",
+        ("tests/store/test_parking_edges.py",),
+    ),
+    Mutant(
+        "what is frozen is asked last",
+        f"{LUA}/_fit.lua",
+        "'frozen', 1, true) then return a, 'usd', 'frozen' end\n  end\n  for _, a in ipairs(accounts) do\n",
+        "'frozen', 1, true) then return a, 'usd', 'frozen' end\n",
+        ("tests/store/test_parking_edges.py",),
+    ),
     # ── the log, and a server that was rolled back ───────────────────────────────────────────────
     Mutant(
         "the fold loses the tokens",
