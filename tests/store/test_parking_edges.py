@@ -156,6 +156,14 @@ def test_a_sweep_that_goes_on_admits_nobody_past_who_waits_in_its_first_part(sto
     check_invariants(store, ["s", "dear", "waits", "new"])
 
 
+def test_who_comes_in_the_same_millisecond_comes_later(store: Store):
+    behind_exhausted(store)
+    make_old(store, "waits", -60_000)  # it has not waited for longer than anybody
+    submit_run(store, "new", batch="b1")
+    answer = reserve(store, claim_run(store, "new").lease, 1, usd=5, tokens=1, policy="park")
+    assert answer == Parked(BATCH, "usd", "wait")
+
+
 # ── what is frozen, and what else is in the way ──────────────────────────────────────────────────────
 
 

@@ -259,14 +259,14 @@ class LedgerModel:
 
     def in_front(self, run: Run, now: int, aged_ms: int) -> Obstacle | None:
         """Who has waited longer and may not be overtaken."""
-        since = now if run.since is None else run.since
         for account in self.accounts(run.scopes):
             name = account if isinstance(account, str) else account[0]
             waiting = [head for head in self.queue(name) if head.parked and head.parked.kind == "wait"]
             for head in waiting[:1]:
                 waits = head.parked
                 assert waits is not None
-                if waits.since < since and (run.escrow is None or self.holds_all_up(head, now, aged_ms)):
+                earlier = run.since is None or waits.since < run.since
+                if earlier and (run.escrow is None or self.holds_all_up(head, now, aged_ms)):
                     return Obstacle(name, waits.unit, "wait", account)
         return None
 

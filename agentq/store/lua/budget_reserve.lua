@@ -45,7 +45,7 @@ local accounts = accounts_of(scopes)
 -- Somebody has waited for money longer: nobody is admitted past him, and when he is aged nobody goes on at all.
 local function queue_in_front()
   if (tonumber(l[4]) or 0) == 0 then return nil end
-  local since = tonumber(f[4]) or now_ms()
+  local since = tonumber(f[4]) or math.huge -- who has not waited comes after all, also in the same millisecond
   for _, a in ipairs(accounts) do
     local head, waits_since, its_unit = first_waiting(a.list)
     if head and head ~= id and waits_since < since and (not admitted or holds_all_up(a, head, waits_since)) then
