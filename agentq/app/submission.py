@@ -95,7 +95,7 @@ class Submission:
                 but for rows before an id that another process took in the meantime.
             UnavailableError: when Redis cannot be reached.
         """
-        rows, drafts = self._drafts(agent, items, batch=batch, capped=usd is not None)
+        rows, drafts = self._drafts(agent, items, batch=batch, usd=usd, tokens=tokens)
         named = {draft.spec.agent for draft in drafts}
         store = self._ready(named)
         self._refuse_conflicts(store, batch, rows)
@@ -121,7 +121,13 @@ class Submission:
     # ── checking ─────────────────────────────────────────────────────────────────────────────────
 
     def _drafts(
-        self, agent: str | None, items: Iterable[Mapping[str, Any] | Row], *, batch: str, capped: bool
+        self,
+        agent: str | None,
+        items: Iterable[Mapping[str, Any] | Row],
+        *,
+        batch: str,
+        usd: int | None,
+        tokens: int | None,
     ) -> tuple[dict[str, Row], list[Draft]]:
         rows: dict[str, Row] = {}
         drafts: list[Draft] = []
@@ -135,7 +141,7 @@ class Submission:
                     first = rows[row.custom_id].where
                     raise UsageError(f"custom_id {row.custom_id!r} is that of {first} too")
                 rows[row.custom_id] = replace(row, where=where)
-                drafts.append(self._draft(row.agent, row, batch=batch, capped=capped))
+                drafts.append(self._draft(row.agent, row, batch=batch, usd=usd, tokens=tokens))
             except InputError as error:
                 problems += error.problems
             except UsageError as error:
@@ -145,7 +151,14 @@ class Submission:
         return rows, drafts
 
     def _draft(
-        self, name: str, row: Row, *, batch: str | None, thread: Thread | None = None, capped: bool = False
+        self,
+        name: str,
+        row: Row,
+        *,
+        batch: str | None,
+        thread: Thread | None = None,
+        usd: int | None = None,
+        tokens: int | None = None,
     ) -> Draft:
         if not name:
             raise UsageError("no agent is named, neither in the row nor for the batch")
@@ -163,7 +176,9 @@ class Submission:
             batch=batch,
             budgets=self.budgets,
             thread=thread,
-            capped=capped or bool(settings.default_limits),
+            batch_usd=usd,
+            batch_tokens=tokens,
+            capped=bool(settings.default_limits),
             on_unpriced=settings.on_unpriced,
             on_exhausted=settings.on_exhausted,
         )

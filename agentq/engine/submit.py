@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from agentq.agent.agent import Agent
-from agentq.agent.budgets import Budgets
+from agentq.agent.budgets import Budgets, Need
 from agentq.agent.loop import begin
 from agentq.agent.request import closing_request, closing_rungs
 from agentq.agent.thread import Thread
@@ -49,6 +49,8 @@ def draft_run(
     batch: str | None = None,
     budgets: Budgets | None = None,
     thread: Thread | None = None,
+    batch_usd: int | None = None,
+    batch_tokens: int | None = None,
     capped: bool = False,
     on_unpriced: str = "refuse",
     on_exhausted: str = "park",
@@ -58,12 +60,13 @@ def draft_run(
     Args:
         budgets: the run's, in place of the agent's; `row.max_usd` goes before both.
         thread: a conversation that the row continues, on a copy.
-        capped: a scope around the run has a limit in USD.
+        batch_usd: the limit of its batch in nano-USD; likewise batch_tokens.
+        capped: another scope around the run has a limit in USD.
         on_unpriced: `refuse` a limit in USD that could never fire for want of a price, or `allow` it.
         on_exhausted: what it does when a scope around it is dry, unless its agent says otherwise.
 
     Raises:
-        UsageError: when not even the closing turn would fit into the run's budgets, or the price is missing.
+        UsageError: when not even the closing turn would fit into its budgets, or the price is missing.
     """
     limits = budgets or agent.budgets
     if row.max_usd is not None:
@@ -71,10 +74,14 @@ def draft_run(
             limits = replace(limits, max_usd=row.max_usd)
         except ValueError as error:
             raise UsageError(str(error)) from None
-    if on_unpriced == "refuse" and (capped or limits.max_usd is not None):
+    if on_unpriced == "refuse" and (capped or batch_usd is not None or limits.max_usd is not None):
         refuse_unpriced(name, agent)
     started = _start(agent, row, thread)
-    _check_closing_turn(name, agent, started, limits)
+    need = _closing_turn(name, agent, started)
+    _refuse_too_little(
+        name, need, None if limits.max_usd is None else to_nano(limits.max_usd), limits.max_tokens
+    )
+    _refuse_too_little(name, need, batch_usd, batch_tokens, "the batch's ")
     return Draft(
         run_id=new_run_id(),
         spec=RunSpec(
@@ -128,22 +135,31 @@ def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
     return started
 
 
-def _check_closing_turn(name: str, agent: Agent, thread: Thread, limits: Budgets) -> None:
+def _closing_turn(name: str, agent: Agent, thread: Thread) -> Need:
+    """The least that a run needs in order to answer at all."""
     try:
         request = closing_request(agent, thread, _LONGEST_REASON, {})
-        need = closing_rungs(agent, thread, request)[-1].need
+        return closing_rungs(agent, thread, request)[-1].need
     except Exception as error:
         raise UsageError(
             f"agent {name!r}: what a call can cost at most is not known: {described(error)}"
         ) from error
-    if limits.max_tokens is not None and need.tokens > limits.max_tokens:
+
+
+def _refuse_too_little(name: str, need: Need, usd: int | None, tokens: int | None, whose: str = "") -> None:
+    """Return when a run can answer once within these limits (nano-USD, tokens).
+
+    Raises:
+        UsageError: when it cannot, with the least that would do.
+    """
+    if tokens is not None and need.tokens > tokens:
         raise UsageError(
-            f"agent {name!r}: a run could not even answer once within {limits.max_tokens} tokens",
+            f"agent {name!r}: a run could not even answer once within {whose}{tokens} tokens",
             hint=f"the least that would do here is max_tokens={need.tokens}",
         )
-    if limits.max_usd is not None and need.usd > to_nano(limits.max_usd):
+    if usd is not None and need.usd > usd:
         raise UsageError(
-            f"agent {name!r}: a run could not even answer once within {limits.max_usd:f} USD",
+            f"agent {name!r}: a run could not even answer once within {whose}{format_usd(usd)} USD",
             hint=f"the least that would do here is {format_usd(need.usd)} USD",
         )
 

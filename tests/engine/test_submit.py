@@ -22,6 +22,7 @@ from agentq.store import Store
 from agentq.tools import tool
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import (
+    CALL_NANO,
     CALL_TOKENS,
     PRICING,
     RETENTION_MS,
@@ -73,6 +74,23 @@ def test_a_run_that_could_not_even_close_is_refused_with_the_least_that_would_do
     with pytest.raises(UsageError, match="could not even answer once") as refused:
         draft(make_agent(ScriptedClient(["x"])), budgets=budgets)
     assert least in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "cap, least",
+    [
+        ({"batch_tokens": CALL_TOKENS - 1}, f"max_tokens={CALL_TOKENS}"),
+        ({"batch_usd": CALL_NANO - 1}, "0.001500 USD"),
+    ],
+)
+def test_a_row_that_could_not_even_close_within_its_batch_is_refused_too(cap: dict[str, Any], least: str):
+    """Parked, it would wait for money that the batch cannot have; its custom_id would be used up."""
+    agent, row = make_agent(ScriptedClient(["x"])), parse_row({"input": "hi"})
+    with pytest.raises(UsageError, match="within the batch's") as refused:
+        draft_run("a", agent, row, tenant="acme", batch="b1", **cap)
+    assert least in str(refused.value.hint)
+    enough = {name: amount + 1 for name, amount in cap.items()}
+    assert draft_run("a", agent, row, tenant="acme", batch="b1", **enough).spec.batch == "b1"
 
 
 @pytest.mark.parametrize("amount", ["0", "0.0000000001"])
