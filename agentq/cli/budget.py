@@ -135,9 +135,9 @@ class Change:
         require_subject(store.scopes, self.scope)
         before, unknown = store.scopes.parked(self.scope), guess(store.scopes, self.scope)
         again = store.ledger.was_done(self.actor.operation)
-        said = (
-            f"operation {self.actor.operation} was done before: nothing was changed" if again else act(store)
-        )
+        said = act(store)  # also again: under the id of another command it is refused
+        if again:
+            said = f"operation {self.actor.operation} was done before: nothing was changed"
         node, after = store.scopes.node(self.scope), store.scopes.parked(self.scope)
         if console.json:
             console.document(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import redis
 
-from agentq.core.errors import UsageError
+from agentq.core.errors import ConflictError, UsageError
 from agentq.core.money import to_usd
 from agentq.core.records import (
     Account,
@@ -324,7 +324,7 @@ class Ledger:
         """
         values: list[Arg] = ["" if value is None else value for value in (usd, tokens, on_exhausted)]
         who = actor or Actor("", "settings")
-        reply = self._scripts.call(
+        reply = self._command(
             "budget_set", who.operation, who.by, who.reason, scope, *values, int(actor is None)
         )
         if reply != ["OK"]:
@@ -336,7 +336,7 @@ class Ledger:
         Raises:
             UsageError: when the scope has no such limit, or it would be below zero or too large to count.
         """
-        reply = self._scripts.call("budget_topup", *_by(actor), scope, usd, tokens)
+        reply = self._command("budget_topup", *_by(actor), scope, usd, tokens)
         match reply:
             case ["OK", _, _]:
                 return
@@ -358,7 +358,7 @@ class Ledger:
 
     def freeze(self, scope: str, *, actor: Actor, frozen: bool = True) -> None:
         """Reserve nothing in a scope any more, or let it go on. What is sent already is still booked."""
-        reply = self._scripts.call("budget_freeze", *_by(actor), scope, int(frozen))
+        reply = self._command("budget_freeze", *_by(actor), scope, int(frozen))
         if reply != ["OK"]:
             raise unexpected("budget_freeze", reply)
 
@@ -370,7 +370,7 @@ class Ledger:
         Raises:
             UsageError: when there is no such run or batch, or more would be taken back than was spent.
         """
-        reply = self._scripts.call("budget_book", *_by(actor), scope, kind, usd, tokens)
+        reply = self._command("budget_book", *_by(actor), scope, kind, usd, tokens)
         match reply:
             case ["OK", spent_usd, spent_tokens]:
                 return int(spent_usd), int(spent_tokens)
@@ -383,12 +383,27 @@ class Ledger:
 
     def winddown(self, scope: str, *, actor: Actor, at_most: int = 100) -> tuple[int, int]:
         """Let runs that are parked in a scope make their closing turns: how many, and how many are left."""
-        reply = self._scripts.call("budget_winddown", scope, at_most, actor.by, actor.reason, actor.operation)
+        reply = self._command("budget_winddown", scope, at_most, actor.by, actor.reason, actor.operation)
         match reply:
             case ["OK", wound, left]:
                 return int(wound), int(left)
             case _:
                 raise unexpected("budget_winddown", reply)
+
+    def _command(self, name: str, *args: Arg) -> list[Any]:
+        """The reply to a person's command.
+
+        Raises:
+            ConflictError: when its id was another command's.
+        """
+        reply = self._scripts.call(name, *args)
+        if reply[0] == "CONFLICT":
+            verb, scope = reply[1].split()[:2]
+            raise ConflictError(
+                f"this id was given to another command before: {verb} {scope}, or with another amount",
+                hint="give it an id of its own",
+            )
+        return reply
 
     def was_done(self, operation: str) -> bool:
         """Whether an operation of this id was carried out in the last seven days."""

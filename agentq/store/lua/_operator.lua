@@ -2,14 +2,17 @@
 -- _ledger and _parking.
 local REPLAY_KEPT_MS = 7 * 86400000
 
--- The reply that this operation got before, or nil.
-local function replayed(op)
+-- The reply that this operation got before, or nil. `asked` is what it is to do: under the id of another command nothing
+-- is done, and that is said.
+local function replayed(op, asked)
   local text = redis.call('GET', P .. 'op:' .. op)
-  return text and cjson.decode(text) or nil
+  if not text then return nil end
+  local before = cjson.decode(text)
+  return before.asked == asked and before.reply or {'CONFLICT', before.asked}
 end
 
-local function done(op, reply)
-  redis.call('SET', P .. 'op:' .. op, cjson.encode(reply), 'PX', REPLAY_KEPT_MS)
+local function done(op, asked, reply)
+  redis.call('SET', P .. 'op:' .. op, cjson.encode({asked = asked, reply = reply}), 'PX', REPLAY_KEPT_MS)
   return reply
 end
 

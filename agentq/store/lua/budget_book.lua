@@ -5,9 +5,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 charge or adjust   6 nano-USD, with a sign   7 tokens, with a sign
 -- REPLY {"OK", spent nano-USD, spent tokens} | {"MISSING"} (no such run or batch)
---       | {"BELOW_ZERO", account} (more would be taken back than was spent there)
+--       | {"BELOW_ZERO", account} (more would be taken back than was spent there) | {"CONFLICT", what this id has done}
 -- FLAGS allow-oom
-local before = replayed(ARGV[1])
+local asked = table.concat({ARGV[5], ARGV[4], ARGV[6], ARGV[7]}, ' ')
+local before = replayed(ARGV[1], asked)
 if before then return before end
 local usd, tokens = signed(ARGV[6]), signed(ARGV[7])
 open_ledger()
@@ -28,4 +29,4 @@ for _, a in ipairs(accounts) do
 end
 post(ARGV[5], ARGV[4], names, {us = usd, ts = tokens}, {'a', ARGV[2], 'r', ARGV[3]})
 if usd < 0 or tokens < 0 then wake(scopes) end
-return done(ARGV[1], {'OK', int(spent[1]), int(spent[2])})
+return done(ARGV[1], asked, {'OK', int(spent[1]), int(spent[2])})

@@ -5,9 +5,11 @@
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 limit in nano-USD, '' for none, '=' as it is   6 likewise tokens
 --       7 park, stop, winddown, '' for the run's own choice, '=' as it is
 --       8 1: a default, which never goes over what an operator has set, else 0
--- REPLY {"OK"}
+-- REPLY {"OK"} | {"CONFLICT", what this id has done}
 local scope, default = ARGV[4], ARGV[8] == '1'
-if not default and replayed(ARGV[1]) then return {'OK'} end
+local asked = table.concat({'set', scope, ARGV[5], ARGV[6], ARGV[7]}, ' ')
+local before = not default and replayed(ARGV[1], asked)
+if before then return before end
 local wanted = {}
 for i, field in ipairs({'ul', 'tl'}) do
   local text = ARGV[4 + i]
@@ -53,5 +55,5 @@ if #told > 0 then
   note('limit', scope, {scope}, {}, {'w', table.concat(told, ', '), 'a', ARGV[2], 'r', ARGV[3]})
   limit_changed(scope)
 end
-if not default then done(ARGV[1], {'OK'}) end
+if not default then done(ARGV[1], asked, {'OK'}) end
 return {'OK'}

@@ -4,9 +4,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 nano-USD, with a sign   6 tokens, with a sign
 -- REPLY {"OK", limit in nano-USD or '', limit in tokens or ''} | {"NO_LIMIT", unit} | {"BELOW_ZERO", unit, limit}
---       | {"TOO_MUCH", unit, limit}
+--       | {"TOO_MUCH", unit, limit} | {"CONFLICT", what this id has done}
 local scope = ARGV[4]
-local before = replayed(ARGV[1])
+local asked = table.concat({'topup', scope, ARGV[5], ARGV[6]}, ' ')
+local before = replayed(ARGV[1], asked)
 if before then return before end
 local deltas = {ul = signed(ARGV[5]), tl = signed(ARGV[6])}
 local key, told, new = scope_key(scope), {}, {}
@@ -28,4 +29,4 @@ if #told > 0 then
   limit_changed(scope)
 end
 local f = redis.call('HMGET', key, 'ul', 'tl')
-return done(ARGV[1], {'OK', f[1] or '', f[2] or ''})
+return done(ARGV[1], asked, {'OK', f[1] or '', f[2] or ''})

@@ -3,8 +3,9 @@
 -- USES  ledger reservations fit parking operator
 -- KEYS  1 routing key
 -- ARGV  1 list: a scope or its windows   2 how many at most   3 actor   4 reason   5 operation id
--- REPLY {"OK", how many, how many are left}
-local before = replayed(ARGV[5])
+-- REPLY {"OK", how many, how many are left} | {"CONFLICT", what this id has done}
+local asked = 'winddown ' .. ARGV[1]
+local before = replayed(ARGV[5], asked)
 if before then return before end
 local list = ARGV[1]
 local ids = redis.call('ZRANGE', list_key(list), 0, tonumber(ARGV[2]) - 1)
@@ -21,4 +22,4 @@ end
 if #ids > 0 then
   note('winddown', list, {list}, {}, {'w', int(#ids) .. ' runs', 'a', ARGV[3], 'r', ARGV[4]})
 end
-return done(ARGV[5], {'OK', #ids, redis.call('ZCARD', list_key(list))})
+return done(ARGV[5], asked, {'OK', #ids, redis.call('ZCARD', list_key(list))})

@@ -198,9 +198,12 @@ def test_a_topup_says_who_goes_on(dry: Store) -> None:
 def test_an_operation_that_is_typed_again_is_done_once(store: Store) -> None:
     typed("set", "global", "--max-usd", "1")
     typed("topup", "global", "--usd", "0.5", "--id", "july")
-    for verb in (["topup", "global", "--usd", "0.5"], ["freeze", "global"], ["winddown", "global"]):
-        again = typed(*verb, "--id", "july")
-        assert "operation july was done before: nothing was changed" in again.stderr
+    again = typed("topup", "global", "--usd", "0.5", "--id", "july")
+    assert "operation july was done before: nothing was changed" in again.stderr
+    others = (["topup", "global", "--usd", "0.6"], ["freeze", "global"], ["set", "global", "--max-usd", "0"])
+    for verb in (*others, ["charge", "global", "--usd", "1", "--reason", "x"]):
+        refused = typed(*verb, "--id", "july", code=2)  # or a freeze would not freeze
+        assert "given to another command before: topup global" in refused.stderr
     account = store.ledger.account("global")
     assert (account.limit_nano, account.words) == (1_500_000_000, frozenset())
     assert document("topup", "global", "--usd", "0.5", "--id", "july")["done"] is False
