@@ -209,6 +209,9 @@ class Machine(RuleBasedStateMachine):
             assert other.parked is not None
             if self.field(name, "park_scope") != other.parked.list:
                 continue  # it waits in another list by now; there it is in front of who comes
+            found = self.model.blocked(other)
+            if found is not None and found.list != other.parked.list:
+                continue  # it was moved there and, for what was promised meanwhile, back again
             # A script that looks twice, with money in between, may have woken it before this one was so far.
             held_up = id(other) in holds and self.model.holds_all_up(other, now, AGED_MS)
             assert not held_up, f"{run_id} goes past {name}, who has waited so long"
