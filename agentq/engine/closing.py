@@ -58,7 +58,7 @@ def _money(step: Step, request: ChatRequest) -> tuple[Granted | Denied | None, b
     answer = step.ledger.convert(step.lease, step.requests + 1, park_ms=step.bench.park_ms, fields=kept)
     if answer is None:
         fresh = closing_rungs(step.agent, step.thread, request)
-        return step.reserve(fresh, policy="stop", fields=kept), False
+        return step.reserve(fresh, policy="close", fields=kept), False
     granted = step.granted(answer)
     failpoint("step.after_convert")
     return granted, True

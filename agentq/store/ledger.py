@@ -106,7 +106,8 @@ class Ledger:
             n: the how-many-th request of this claim, from 1: the reservation's own number.
             sizes: what the request may be cut to, the largest first. A smaller one is granted only where
                 there is no money for a larger one.
-            policy: what a dry scope means that says nothing: park, stop, winddown or deny (never park).
+            policy: what a dry scope means that says nothing: park, stop or winddown. Of a closing turn close
+                (park only for calls in flight) or deny (never park), whatever the scope says.
             catalogue: the hash of the prices that the worst case was computed with.
             park_ms: how long the run may be parked, all its times together.
             fields: written into the run's hash when it is parked.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Delta, Granted, Lease, Parked, Settlement
+from agentq.core.records import Delta, Denied, Granted, Lease, Parked, Settlement
 from agentq.store import Store
 from tests.support.harness import (
     by,
@@ -200,3 +200,16 @@ def test_a_tick_sweeps_some_lists_of_many_and_in_time_all(store: Store):
         assert len(set(lists)) == len(lists) == 100
         seen |= set(lists)
     assert seen == {f"run:r{n}" for n in range(105)}
+
+
+def test_a_closing_turn_that_is_reserved_afresh_waits_for_calls_in_flight_and_for_nothing_else(store: Store):
+    """Also where the scope itself says that its runs are parked: it holds no escrow, and has nothing to wait for."""
+    store.ledger.set_limit("tenant:acme", usd=100, on_exhausted="park", actor=by())
+    for run_id in ("r1", "r2", "r3"):
+        submit_run(store, run_id)
+    reserve(store, claim_run(store, "r1").lease, usd=60, tokens=0)
+    waits = reserve(store, claim_run(store, "r2").lease, usd=50, tokens=0, policy="close")
+    assert isinstance(waits, Parked)
+    store.ledger.book("tenant:acme", "charge", usd=30, actor=by())
+    denied = reserve(store, claim_run(store, "r3").lease, usd=80, tokens=0, policy="close")
+    assert denied == Denied("tenant:acme", "usd", "exhausted")

@@ -47,12 +47,13 @@ local function goes_smaller(kind) return kind ~= 'wait' and kind ~= 'frozen' end
 
 -- Whether a run that is denied like this is parked; otherwise its closing turn is due. `policy` is the run's: park; stop
 -- (its closing turn, as soon as nobody at work can make room); winddown (its closing turn when only the escrows of idle runs
--- are in the way, so that they do not lie there unused); deny (never park). What a scope says itself goes before it.
+-- are in the way, so that they do not lie there unused). What a scope says itself goes before it. Of a closing turn that is
+-- reserved afresh: close (park only for calls in flight), deny (not even then).
 local function parks(a, kind, policy, admitted)
   if kind == 'frozen' then return true end
   if policy == 'deny' or kind == 'never' then return false end
   if kind == 'wait' then return true end
-  if string.sub(a.list, 1, 4) == 'run:' then return false end
+  if policy == 'close' or string.sub(a.list, 1, 4) == 'run:' then return false end
   local words = a[WORDS] or ''
   local chosen = string.match(words, 'park') or string.match(words, 'stop') or string.match(words, 'winddown') or policy
   -- A run without an escrow is in nobody's way: it can wait for what others hold.

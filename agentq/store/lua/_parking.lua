@@ -58,7 +58,8 @@ local function queue_at_once(id, run)
   if left then
     local grace, queue, message = string.match(left, '^(%d+) (%S+) (.*)$')
     redis.call('HDEL', run, 'wake_hint')
-    redis.call('LPUSH', queue, message)
+    -- To the front: the money that came back is promised to nobody, and others would take it.
+    redis.call('RPUSH', queue, message)
     redis.call('ZADD', P .. 'watch', int(now + tonumber(grace)), id)
   else
     redis.call('HSET', run, 'not_before', int(now))

@@ -6,7 +6,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
 --       4 the process that asks   5 the highest number of its reservations that was acknowledged before this was sent
---       6 what a dry account means: park | stop | winddown | deny   7 catalogue of prices or ''   8 ms in park at most
+--       6 what a dry account means: park | stop | winddown | close | deny   7 catalogue of prices or ''   8 ms in park at most
 --       9 n, then n fields and values of the run's hash, written when it is parked
 --         then sizes, the largest first, count of numbers and for each: output cap, usd, tokens, escrow usd,
 --         escrow tokens (the escrow is set to this, not raised by it). A smaller one is taken when there is no money
