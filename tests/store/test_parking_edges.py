@@ -203,7 +203,7 @@ def test_a_tick_sweeps_some_lists_of_many_and_in_time_all(store: Store):
 
 
 def test_a_closing_turn_that_is_reserved_afresh_waits_for_calls_in_flight_and_for_nothing_else(store: Store):
-    """Also where the scope itself says that its runs are parked: it holds no escrow, and has nothing to wait for."""
+    """Also where the scope says that its runs are parked: it holds no escrow, and has nothing to wait for."""
     store.ledger.set_limit("tenant:acme", usd=100, on_exhausted="park", actor=by())
     for run_id in ("r1", "r2", "r3"):
         submit_run(store, run_id)
