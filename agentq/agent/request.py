@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 ID_BYTES = 64
 """The longest id of a call in a thread. A tool message has it beside its content."""
-_RUNGS = 4
+RUNGS = 4
+"""How many sizes a call has at most."""
 _LONGEST_REASON = max(StopReason, key=lambda reason: len(reason.value))
 
 
@@ -79,9 +80,11 @@ def closing_request(
 
 
 def call_rungs(
-    agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapping[str, Any]
+    agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapping[str, Any], *, most: int = RUNGS
 ) -> tuple[Rung, ...]:
-    """One to four sizes of this step's call, the largest first, no two with the same need.
+    """The `most` largest of the one to four sizes of this step's call, the largest first.
+
+    No two have the same need: a size that needs what a larger one needs is left out.
 
     A rung's escrow is the worst case of a closing turn right after the step, with the step's output and the
     closing turn's own both at this rung's cap. So a turn out of that escrow must be sent with that cap.
@@ -95,7 +98,7 @@ def call_rungs(
     Raises:
         ValueError: when the request has no output cap.
     """
-    calls = _call_bounds(agent, thread, request)
+    calls = _call_bounds(agent, thread, request, most)
     closing = closing_request(agent, thread, _LONGEST_REASON, metadata)
     if _anchor(agent, thread) is None and not _has_own_bound(agent):
         # The closing turn has no tools, but its bound will start from what is counted of this step.
@@ -166,7 +169,7 @@ def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:
     return max(price.cost_nano(counted) for price in prices)
 
 
-def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest) -> dict[int, Usage]:
+def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest, rungs: int = RUNGS) -> dict[int, Usage]:
     """The bound of the request at each cap of the ladder, the largest first.
 
     A cap whose bound is that of a larger one is left out: the client takes no notice of it.
@@ -175,7 +178,7 @@ def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest) -> dict[int
     most = request.max_output_tokens
     least = min(agent.min_output_tokens, most)
     bounds = {most: whole}
-    caps = dict.fromkeys(max(most >> halvings, least) for halvings in range(_RUNGS))
+    caps = dict.fromkeys(max(most >> halvings, least) for halvings in range(rungs))
     for cap in list(caps)[1:]:
         if _has_own_bound(agent):
             usage = call_bound(

@@ -8,7 +8,7 @@ kept before any tool acts (`after_model`), and the results are kept before the n
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from agentq.agent.agent import Agent
@@ -25,7 +25,7 @@ from agentq.agent.loop import (
     end,
     next_action,
 )
-from agentq.agent.request import call_rungs, capped, model_request
+from agentq.agent.request import RUNGS, call_rungs, capped, model_request
 from agentq.agent.thread import pending_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
@@ -100,6 +100,13 @@ def _budgets(claim: Claim) -> Budgets:
     return replace(budgets, max_usd=None if usd is None else to_usd(usd), max_tokens=tokens)
 
 
+def _sizes(rungs: Sequence[Rung]) -> list[Size]:
+    return [
+        Size(r.output_tokens, r.need.usd, r.need.tokens, r.need.escrow_usd, r.need.escrow_tokens)
+        for r in rungs
+    ]
+
+
 class Step:
     """A claimed step at work. Every path through it ends in one commit or one release."""
 
@@ -154,7 +161,11 @@ class Step:
     def call_model(self) -> None:
         """Make this step's one model call, if the money for it can be had, and keep the reply."""
         request = model_request(self.agent, self.thread, self.claim.spec.metadata)
-        granted = self.reserve(call_rungs(self.agent, self.thread, request, self.claim.spec.metadata))
+
+        def rungs(most: int) -> tuple[Rung, ...]:
+            return call_rungs(self.agent, self.thread, request, self.claim.spec.metadata, most=most)
+
+        granted = self.reserve(rungs(1), smaller=lambda: rungs(RUNGS)[1:])
         if not isinstance(granted, Granted):
             if isinstance(granted, Denied):
                 close(self, self.stopped_by(granted.scope, granted.unit))
@@ -184,12 +195,18 @@ class Step:
                 self.proceed(settlement)
 
     def reserve(
-        self, rungs: Sequence[Rung], *, policy: str = "", fields: Mapping[str, str] | None = None
+        self,
+        rungs: Sequence[Rung],
+        *,
+        smaller: Callable[[], Sequence[Rung]] | None = None,
+        policy: str = "",
+        fields: Mapping[str, str] | None = None,
     ) -> Granted | Denied | None:
         """Money for a request, and for a later closing turn; None when the step is over without it.
 
         Args:
             rungs: the sizes to which the request may be cut.
+            smaller: further ones, asked for when there is no money for these.
             policy: what a dry scope means, in place of what the run was submitted with.
             fields: what the run keeps of this step when it is parked.
         """
@@ -198,10 +215,8 @@ class Step:
         answer = self.ledger.reserve(
             self.lease,
             self.requests + 1,
-            [
-                Size(r.output_tokens, r.need.usd, r.need.tokens, r.need.escrow_usd, r.need.escrow_tokens)
-                for r in rungs
-            ],
+            _sizes(rungs),
+            smaller=None if smaller is None else lambda: _sizes(smaller()),
             policy="deny" if self.claim.wind else policy or self.claim.spec.on_exhausted,
             catalogue=self.agent.catalogue,
             park_ms=self.bench.park_ms,

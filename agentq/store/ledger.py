@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import redis
@@ -94,6 +94,7 @@ class Ledger:
         n: int,
         sizes: Sequence[Size],
         *,
+        smaller: Callable[[], Sequence[Size]] | None = None,
         policy: str = "park",
         catalogue: str = "",
         park_ms: int = PARK_MS,
@@ -106,6 +107,7 @@ class Ledger:
             n: the how-many-th request of this claim, from 1: the reservation's own number.
             sizes: what the request may be cut to, the largest first. A smaller one is granted only where
                 there is no money for a larger one.
+            smaller: the rest of them, computed only where there is no money for these.
             policy: what a dry scope means that says nothing: park, stop or winddown. Of a closing turn close
                 (park only for calls in flight) or deny (never park), whatever the scope says.
             catalogue: the hash of the prices that the worst case was computed with.
@@ -129,8 +131,19 @@ class Ledger:
             *_counted(fields),
             len(flat),
             *flat,
+            int(smaller is not None),
         )
         match reply:
+            case ["SMALLER"] if smaller is not None:
+                return self.reserve(
+                    lease,
+                    n,
+                    [*sizes, *smaller()],
+                    policy=policy,
+                    catalogue=catalogue,
+                    park_ms=park_ms,
+                    fields=fields,
+                )
             case ["OK", reservation, place, number]:
                 size = sizes[int(place) - 1]
                 self._acknowledge(int(number), lease, reservation, size.usd, size.tokens)

@@ -10,9 +10,9 @@
 --       9 n, then n fields and values of the run's hash, written when it is parked
 --         then sizes, the largest first, count of numbers and for each: output cap, usd, tokens, escrow usd,
 --         escrow tokens (the escrow is set to this, not raised by it). A smaller one is taken when there is no money
---         for a larger one, never because calls in flight are in the way.
+--         for a larger one, never because calls in flight are in the way. Last 1 when there are smaller ones yet.
 -- REPLY {"OK", reservation, the how-many-th size, from 1, its number} | {"DENIED", scope, unit, kind, 1 when the run has an escrow}
---       | {"PARKED", scope, unit, kind} | {"RECOVERING", until ms} | {"NO_LEDGER"} | {"CLOSED"} | {"STALE"}
+--       | {"SMALLER"} (these do not fit: ask again with all sizes) | {"PARKED", scope, unit, kind} | {"RECOVERING", until ms} | {"NO_LEDGER"} | {"CLOSED"} | {"STALE"}
 --       | {"ROLLBACK", the highest number of the process that is known}
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run, open = run_key(id), run_key(id) .. ':open'
@@ -66,6 +66,7 @@ for s = 1, tonumber(ARGV[at]) / 5 do
   if not a or not goes_smaller(kind) then break end
 end
 if a then
+  if goes_smaller(kind) and ARGV[at + tonumber(ARGV[at]) + 1] == '1' then return {'SMALLER'} end
   local function wait_parked()
     -- PART reservations
     -- PART parking
