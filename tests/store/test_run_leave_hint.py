@@ -70,3 +70,14 @@ def test_a_run_that_was_parked_again_is_left_alone(store: Store):
     with untouched(store):
         assert call(store, "run_leave_hint", "r1", first, 5000, "queue", "old") == ["STALE"]
     assert call(store, "run_leave_hint", "r1", second.fence, 5000, "queue", "new") == ["OK"]
+
+
+def test_who_has_waited_for_a_minute_goes_to_the_front_of_the_queue(store: Store):
+    """Or those before it in the queue take its money again and again."""
+    fence, queue = parked(store), f"{store.keys.prefix}queue"
+    store.client.hset(store.keys.run("r1"), "parked", store.watch.server_ms() - 61_000)
+    call(store, "run_leave_hint", "r1", fence, 5000, queue, "mine")
+    store.client.lpush(queue, "another's")
+    store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
+    assert store.client.rpop(queue) == "mine"
+    store.client.delete(queue)

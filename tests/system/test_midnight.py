@@ -90,7 +90,7 @@ def spent(store: Store, *accounts: str) -> list[int]:
 
 def limit(store: Store, usd: int, *windows: str) -> None:
     for window in windows:
-        store.ledger.set_limit(window, usd=usd, actor=Actor(f"limit {window}", "ann"))
+        store.ledger.set_limit(window, usd=usd, actor=Actor(f"limit {window} {usd}", "ann"))
 
 
 @pytest.mark.parametrize("evening, morning", BORDERS)

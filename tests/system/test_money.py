@@ -150,9 +150,9 @@ def test_a_thousand_runs_over_a_budget_for_three_hundred_and_the_rest_after_a_to
     after = store.ledger.account(TENANT)
     assert after.spent_nano == fleet.billed_nano()
     assert after.limit_nano == to_nano("20.9")
-    # Each has to wait once, most a second time: who is woken nearly always finds the money.
+    # Each has to wait once, most a second time, and nobody again and again.
     parkings = sum(worker.output.count("run_parked") for worker in workers)
-    assert 700 <= parkings <= 3000, parkings
+    assert 700 <= parkings <= 5000, parkings
 
 
 def test_who_has_waited_for_money_goes_on_without_waiting_for_a_tick(make_fleet):

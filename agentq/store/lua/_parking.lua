@@ -53,13 +53,14 @@ end
 
 -- Queue a run that waited. The hint that it left when it began to wait is pushed; without one the tick sends it.
 local function queue_at_once(id, run)
-  local now, left = now_ms(), redis.call('HGET', run, 'wake_hint')
+  local now = now_ms()
+  local left, since = unpack(redis.call('HMGET', run, 'wake_hint', 'parked'))
   redis.call('HSET', run, 'state', 'queued')
   if left then
     local grace, queue, message = string.match(left, '^(%d+) (%S+) (.*)$')
     redis.call('HDEL', run, 'wake_hint')
-    -- To the front: the money that came back is promised to nobody, and others would take it.
-    redis.call('RPUSH', queue, message)
+    -- The money that came back is promised to nobody: who has waited long goes to the front, or others take it again.
+    redis.call(since and now - since > AGED_MS and 'RPUSH' or 'LPUSH', queue, message)
     redis.call('ZADD', P .. 'watch', int(now + tonumber(grace)), id)
   else
     redis.call('HSET', run, 'not_before', int(now))

@@ -9,7 +9,7 @@ local f = redis.call('HMGET', run, 'state', 'fence', 'not_before', 'hints')
 if f[2] ~= raised(ARGV[2]) then return {'STALE'} end
 if f[1] == 'queued' and f[3] and not f[4] then
   redis.call('HDEL', run, 'not_before')
-  redis.call('RPUSH', ARGV[4], ARGV[5])
+  redis.call('LPUSH', ARGV[4], ARGV[5])
   redis.call('ZADD', P .. 'watch', int(now_ms() + tonumber(ARGV[3])), ARGV[1])
   return {'SENT'}
 end
