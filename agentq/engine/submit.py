@@ -14,7 +14,7 @@ from agentq.agent.thread import Thread
 from agentq.core.errors import UsageError
 from agentq.core.ids import new_run_id
 from agentq.core.lifecycle import StopReason
-from agentq.core.money import format_usd, to_nano
+from agentq.core.money import format_usd, to_nano, to_usd
 from agentq.core.records import RunSpec
 from agentq.engine.bill import unpriced
 from agentq.engine.failure import described
@@ -159,7 +159,7 @@ def _refuse_too_little(name: str, need: Need, usd: int | None, tokens: int | Non
         )
     if usd is not None and need.usd > usd:
         raise UsageError(
-            f"agent {name!r}: a run could not even answer once within {whose}{format_usd(usd)} USD",
+            f"agent {name!r}: a run could not even answer once within {whose}{to_usd(usd).normalize():f} USD",
             hint=f"the least that would do here is {format_usd(need.usd)} USD",
         )
 

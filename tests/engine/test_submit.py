@@ -89,6 +89,8 @@ def test_a_row_that_could_not_even_close_within_its_batch_is_refused_too(cap: di
     with pytest.raises(UsageError, match="within the batch's") as refused:
         draft_run("a", agent, row, tenant="acme", batch="b1", **cap)
     assert least in str(refused.value.hint)
+    if "batch_usd" in cap:
+        assert "the batch's 0.001499999 USD" in str(refused.value), "as it was given, and not rounded"
     enough = {name: amount + 1 for name, amount in cap.items()}
     assert draft_run("a", agent, row, tenant="acme", batch="b1", **enough).spec.batch == "b1"
 
