@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from agentq.core.failpoints import failpoint
 from agentq.engine.workbench import Dispatch
 from agentq.store.ledger import FOLD, Ledger
 from agentq.store.watch import Rescue, Watch
@@ -30,7 +31,9 @@ def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: in
     Returns:
         What was done about the runs that were not merely queued.
     """
+    failpoint("tick.before")
     due = watch.due(lease_ms, room=room, rescues=RESCUES_A_TICK)
+    failpoint("tick.after_due")
     for run_id, step in due.hints:
         dispatch(run_id, step)
     sweep(ledger, due.parked)
@@ -40,7 +43,9 @@ def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: in
         log.warning("%s %s", event["event"], fields)
     done: list[Rescue] = []
     for run_id in due.runs:
+        failpoint("rescue.before")
         rescue = watch.rescue(run_id, lease_ms)
+        failpoint("rescue.after")
         if rescue.step is not None:
             dispatch(run_id, rescue.step)
         done.append(rescue)

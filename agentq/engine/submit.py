@@ -12,6 +12,7 @@ from agentq.agent.loop import begin
 from agentq.agent.request import closing_request, closing_rungs
 from agentq.agent.thread import Thread
 from agentq.core.errors import UsageError
+from agentq.core.failpoints import failpoint
 from agentq.core.ids import new_run_id
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd, to_nano, to_usd
@@ -186,6 +187,7 @@ def submit_drafts(
             retention_ms=retention_ms,
             hints=hints,
         )
+        failpoint("submit.after_write")
         for hint, (word, run_id) in zip(hints, answers, strict=True):
             if hint is None and word == "CREATED":
                 dispatch(run_id, 0)

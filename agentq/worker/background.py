@@ -19,6 +19,7 @@ from celery.concurrency.thread import TaskPool
 from celery.signals import worker_shutdown
 
 from agentq.core.errors import UsageError
+from agentq.core.failpoints import check_failpoints, failpoint
 from agentq.engine.rescue import rescue_due
 from agentq.engine.workbench import Workbench
 from agentq.worker.transport import wake_when_done
@@ -68,6 +69,7 @@ class Background:
 
     def heartbeat(self) -> None:
         """Renew all leases of this process and count it as alive."""
+        failpoint("heartbeat.before")
         self.bench.leases.renew()
         self.bench.store.watch.sign_on(self.name, 2 * self.lease_seconds)
 
@@ -108,6 +110,7 @@ def add_background(celery: Celery, bench: Callable[[], Workbench], *, tick_secon
 
         def __init__(self, worker: Any, **options: Any) -> None:
             super().__init__(worker, **options)
+            check_failpoints()
             # The heartbeat renews the leases of its own process: in a forked pool every step that is longer
             # than a lease would be paid for and lost, again and again. A solo pool does not return futures.
             if not issubclass(worker.pool_cls, TaskPool):
