@@ -42,8 +42,9 @@ def command(session: Session, workers: int, concurrency: int | None, flower: boo
     """Start the server (where none is configured), the workers and, if you like, Flower.
 
     The server keeps its data in .agentq, so runs that are under way survive stopping and starting. Ctrl-C
-    lets the workers finish the steps at hand and stops the server last.
+    lets the workers finish the steps at hand, a second Ctrl-C has them given back; the server stops last.
     """
+    from agentq.worker.drain import LEAVE_SECONDS
     from agentq.worker.supervisor import supervise
 
     app = session.user_app("up")
@@ -60,7 +61,7 @@ def command(session: Session, workers: int, concurrency: int | None, flower: boo
         session.console.say(f"server    {server}")
         return supervise(
             children,
-            drain_seconds=app.settings.drain_seconds,
+            drain_seconds=app.settings.drain_seconds + LEAVE_SECONDS,
             say=child_log(session.console),
             on_ready=lambda: _introduce(session, app, workers, port if flower else None),
         )

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     "--pool", type=click.Choice(["threads"]), default="threads", help="The pool that steps are made for."
 )
 def command(session: Session, concurrency: int | None, name: str, pool: str) -> int:
-    """Run one worker process. Ctrl-C lets it finish the steps at hand, a second Ctrl-C does not."""
+    """Run one worker process. Ctrl-C lets it finish the steps at hand, a second one has them given back."""
     from agentq.worker.command import worker_argv
+    from agentq.worker.drain import LEAVE_SECONDS
     from agentq.worker.supervisor import Child, supervise
 
     session.user_app("worker")
@@ -35,6 +36,6 @@ def command(session: Session, concurrency: int | None, name: str, pool: str) -> 
     session.console.say(f"worker {name} of {app.settings.namespace}; Ctrl-C drains and stops it")
     return supervise(
         [Child(name, argv, env=worker_env(), restart=False)],
-        drain_seconds=app.settings.drain_seconds,
+        drain_seconds=app.settings.drain_seconds + LEAVE_SECONDS,
         say=child_log(session.console),
     )

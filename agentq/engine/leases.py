@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from agentq.core.records import Lease
+from agentq.core.records import Lease, Settlement
 
 MARGIN = 0.2
 """The share of a lease by which the worker stops trusting it early."""
@@ -31,11 +31,16 @@ class Renewing(Protocol):
 
 
 class Hold:
-    """One lease while a step is at work."""
+    """One lease while a step is at work, and what is at hand should the step be cut."""
 
     def __init__(self, lease: Lease, *, now: Callable[[], float], sent_at: float, term: float) -> None:
         self.lease = lease
         self.taken_at = sent_at
+        self.doing = "start"
+        """What the step is in, in a word or two."""
+        self.flight: Settlement | None = None
+        """How the reservation of its request is to be closed when it is cut now; None: nothing is open."""
+        self._guard = threading.Lock()
         self._now = now
         self._term = term
         self._good_until = sent_at + term
@@ -48,6 +53,29 @@ class Hold:
     def lose(self, why: str) -> None:
         """The server has said that the lease is gone."""
         self._lost = why
+
+    def begin(self, doing: str, flight: Settlement | None = None) -> None:
+        """Check, and note what the step goes on to do: a call or a tool is begun by this, or by nothing.
+
+        Args:
+            doing: what it is, in a word or two.
+            flight: how the reservation is to be closed when the step is cut while it is at it.
+
+        Raises:
+            LeaseLostError: when the step may not go on. Nothing is noted then.
+        """
+        with self._guard:
+            self.check()
+            self.doing, self.flight = doing, flight
+
+    def cut(self, why: str) -> Settlement | None:
+        """Take the step out of its thread's hands; answers how its open reservation is to be closed.
+
+        The thread may go on, but it begins nothing more: what it had begun is in the answer.
+        """
+        with self._guard:
+            self.lose(why)
+            return self.flight
 
     def check(self) -> None:
         """Return when the step may go on.
@@ -62,7 +90,10 @@ class Hold:
 
 
 class Leases:
-    """All leases of this process. `renew` is called by the heartbeat, `keep` by each step."""
+    """All leases of this process, and the steps that it has taken on.
+
+    `renew` is called by the heartbeat, `admit` and `keep` around each step, `close` when the process stops.
+    """
 
     def __init__(
         self,
@@ -77,11 +108,40 @@ class Leases:
         self._longest = longest_seconds
         self._now = now
         self._held: set[Hold] = set()
+        self._at_work = 0
+        self._closed = False
         self._guard = threading.Lock()
 
     def now(self) -> float:
         """The clock of these leases: monotonic seconds."""
         return self._now()
+
+    @contextmanager
+    def admit(self) -> Iterator[bool]:
+        """Count a step as at work inside the block, its claim included; false: nothing may be claimed."""
+        with self._guard:
+            admitted = not self._closed
+            self._at_work += admitted
+        try:
+            yield admitted
+        finally:
+            with self._guard:
+                self._at_work -= admitted
+
+    def close(self) -> None:
+        """Admit nothing more. Steps at work go on, and their leases are renewed."""
+        with self._guard:
+            self._closed = True
+
+    @property
+    def at_work(self) -> int:
+        """How many steps were admitted and have not ended."""
+        return self._at_work
+
+    def held(self) -> frozenset[Hold]:
+        """The leases that are held now."""
+        with self._guard:
+            return frozenset(self._held)
 
     @contextmanager
     def keep(self, lease: Lease, *, sent_at: float) -> Iterator[Hold]:
@@ -97,8 +157,7 @@ class Leases:
 
     def renew(self) -> None:
         """Extend every lease in one round trip. A step that takes longer than the longest is let go."""
-        with self._guard:
-            holds = list(self._held)
+        holds = self.held()
         sent_at = self._now()
         current = []
         for hold in holds:

@@ -12,25 +12,27 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from agentq.core.settings import Settings
+from agentq.worker.drain import LEAVE_SECONDS
 from agentq.worker.lifeline import watch_lifeline
-
-GOODBYE_SECONDS = 30
-"""How long a process whose parent is gone may take to stop in good order."""
-
-
-def _leave() -> None:
-    """Stop as on SIGTERM; and if that does not come to an end, as when the broker is gone too, stop."""
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GOODBYE_SECONDS)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(argv: list[str]) -> None:
     """Run a Celery command for the app that the first argument names. The current directory is importable."""
-    watch_lifeline(_leave)
+    drain_seconds = 0.0  # while there are no agents yet, no step is at hand
+
+    def leave() -> None:
+        """The parent is gone: stop as on SIGTERM, and in any case."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(drain_seconds + LEAVE_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    watch_lifeline(leave)
     sys.path.insert(0, str(Path.cwd()))
     module, _, attribute = argv[0].partition(":")
     app = getattr(import_module(module), attribute or "app")
+    settings = getattr(app, "settings", None)  # a Celery object has none
+    drain_seconds = settings.drain_seconds if isinstance(settings, Settings) else Settings().drain_seconds
     getattr(app, "celery", app).start(argv=argv[1:])
 
 

@@ -1,9 +1,10 @@
 """One parent for the processes of `agentq up`: start in order, restart, drain, and never leave one behind.
 
 A child is a process in a session of its own, so that Ctrl-C reaches only the parent. It writes to one
-log with all others, holds the parent's lifeline (`agentq.worker.lifeline`), and is stopped by SIGTERM,
-then, after the drain, by SIGKILL for it and all in its group. The embedded server is no child: it lives
-longer than all of them and is stopped by the caller, last.
+log with all others and holds the parent's lifeline (`agentq.worker.lifeline`). It is stopped by SIGTERM, by
+another one when the parent gets a second signal, and, when it is still there after its time, by SIGKILL for
+it and all in its group. The embedded server is no child: it lives longer than all of them and is stopped by
+the caller, last.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from pathlib import Path
 from agentq.core.errors import UnavailableError
 from agentq.worker.lifeline import LIFELINE_FD
 from agentq.worker.merged_log import MergedLog
+
+HURRIED_SECONDS = 3.0
+"""How long a child may take to leave after the second signal."""
 
 _POLL_SECONDS = 0.05
 
@@ -76,7 +80,8 @@ def supervise(
 
     Args:
         children: started in this order, each when the one before is ready.
-        drain_seconds: how long they may go on after SIGTERM. A second signal ends the patience.
+        drain_seconds: how long they may go on after SIGTERM. A second signal to the parent is passed on, and
+            leaves them `HURRIED_SECONDS`.
         say: takes each line of the merged log; stderr when None.
         stop: set it, from any thread, to stop in order.
         on_ready: called once when all are ready.
@@ -103,7 +108,7 @@ def supervised(
     """The children run while the block does: they are ready when it begins and gone when it has ended.
 
     Yields an event that is set when they are gone, which within the block means that they failed. A
-    Ctrl-C in the block drains; another one meanwhile kills.
+    Ctrl-C in the block drains; another one meanwhile hurries them.
 
     Raises:
         UnavailableError: when they cannot be brought up.
@@ -149,7 +154,7 @@ class _Supervisor:
         self._restarts = restarts
         self._log = MergedLog(say, ["agentq", *(child.name for child in children)])
         self.hurry = threading.Event()
-        """Set from any thread: kill instead of waiting."""
+        """Set from any thread: tell them once more, and wait no longer than `HURRIED_SECONDS`."""
         self._end: int | None = None
         self._stopping = {False: asyncio.Event(), True: asyncio.Event()}
         """By `stop_last`: when set, the children of that kind are to go."""
@@ -219,7 +224,7 @@ class _Supervisor:
 
     def _on_signal(self, code: int) -> None:
         if self._end is None:
-            self._finish(code, "stopping when the steps at hand are done; once more stops at once")
+            self._finish(code, "stopping when the steps at hand are done; once more gives them back at once")
         else:
             self.hurry.set()
 
@@ -287,15 +292,23 @@ class _Supervisor:
     async def _drain(
         self, child: Child, process: asyncio.subprocess.Process, exited: asyncio.Task[int]
     ) -> None:
-        with suppress(ProcessLookupError):
-            process.terminate()
+        _terminate(process)
         deadline = time.monotonic() + self._drain_seconds
         while not exited.done() and time.monotonic() < deadline and not self.hurry.is_set():
             await asyncio.wait({exited}, timeout=_POLL_SECONDS)
+        why = f"after {self._drain_seconds:g} s"
+        if not exited.done() and self.hurry.is_set():
+            _terminate(process)
+            await asyncio.wait({exited}, timeout=HURRIED_SECONDS)
+            why = f"{HURRIED_SECONDS:g} s after the second signal"
         if not exited.done():
-            why = "at once" if self.hurry.is_set() else f"after {self._drain_seconds:g} s"
             self._say(f"{child.name} is killed {why}; others take over its steps when their leases end")
             _kill_group(process.pid)
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
 
 
 def _kill_group(leader: int) -> None:

@@ -25,7 +25,11 @@ def register_step(celery: Celery, bench: Callable[[], Workbench]) -> None:
     @celery.task(name=TASK, shared=False)  # two apps in one process are two installations
     def step(run_id: str, step: int) -> None:
         try:
-            execute_step(run_id, step, bench=bench())
+            with bench().leases.admit() as admitted:
+                if admitted:
+                    execute_step(run_id, step, bench=bench())
+                else:  # this process stops: another may have it at once
+                    bench().dispatch(run_id, step)
         except BaseException:
             # Nothing may escape into Celery: on the threads pool it would cost a slot for ever. The run
             # is safe: its lease ends and another claim follows.

@@ -83,10 +83,15 @@ def wake_when_done(pool: Any, hub: Any) -> None:
 
     def on_apply(*args: Any, **options: Any) -> Any:
         result = apply(*args, **options)
-        result.f.add_done_callback(lambda _: hub.call_soon(_nothing))
+        result.f.add_done_callback(lambda _: wake(hub))
         return result
 
     pool.on_apply = on_apply
+
+
+def wake(hub: Any) -> None:
+    """Have Celery's event loop look around now. From any thread."""
+    hub.call_soon(_nothing)
 
 
 def _nothing() -> None:

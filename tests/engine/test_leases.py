@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentq.core.records import Lease
+from agentq.core.records import Lease, Settlement
 from agentq.engine.leases import MARGIN, LeaseLostError, Leases
 from tests.support.harness import Clock
 
@@ -128,3 +128,43 @@ def test_a_step_that_takes_longer_than_any_may_is_no_longer_renewed(leases, cloc
         with pytest.raises(LeaseLostError, match="longer than any may"):
             hold.check()
     assert server.calls == [["r1"], []]
+
+
+def test_what_a_step_has_at_hand_is_known_to_whoever_cuts_it(leases: Leases, clock: Clock):
+    in_full = Settlement("1", "forfeit", 7, 8)
+    with leases.keep(Lease("r1", "1-x", 0), sent_at=clock()) as hold:
+        hold.begin("model call", in_full)
+        assert (hold.doing, hold.flight) == ("model call", in_full)
+        hold.begin("tools")
+        assert (hold.doing, hold.flight) == ("tools", None)
+
+
+def test_a_step_that_is_cut_begins_nothing_more(leases: Leases, clock: Clock):
+    in_full = Settlement("1", "forfeit", 7, 8)
+    with leases.keep(Lease("r1", "1-x", 0), sent_at=clock()) as hold:
+        hold.begin("model call", in_full)
+        assert hold.cut("the worker stops") == in_full
+        with pytest.raises(LeaseLostError, match="r1: the worker stops"):
+            hold.begin("tools")
+        assert (hold.doing, hold.flight) == ("model call", in_full)
+        with pytest.raises(LeaseLostError):
+            hold.check()
+
+
+def test_closed_leases_admit_nobody_and_renew_what_is_held(leases: Leases, clock: Clock, server: Server):
+    with leases.admit() as admitted, leases.keep(Lease("r1", "1-x", 0), sent_at=clock()) as hold:
+        assert admitted
+        leases.close()
+        with leases.admit() as late:
+            assert not late
+            assert leases.at_work == 1
+        assert leases.held() == {hold}
+        leases.renew()
+    assert server.calls == [["r1"]]
+    assert leases.at_work == 0
+
+
+def test_a_step_that_fails_is_no_longer_at_work(leases: Leases):
+    with pytest.raises(ZeroDivisionError), leases.admit():
+        _ = 1 / 0
+    assert leases.at_work == 0
