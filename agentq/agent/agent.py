@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any, Literal, get_args
 
 from agentq.agent import loop
 from agentq.agent.budgets import Budgets, first_fitting
@@ -30,7 +33,12 @@ from agentq.provider.catalogue import catalogue_hash, price_of
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing, Pricing
 from agentq.tools import CallContext, ToolExecutor
+from agentq.tools.spec import OnUnknown
 
+OnAnswer = Literal["tell", "stop"]
+OnChange = Literal["continue", "pin", "finish"]
+
+_DEFINITION_DIGITS = 12
 _BUDGETS = Budgets()
 _DETECTOR = LoopDetector()
 _LEAST_OUTPUT_TOKENS = 256
@@ -60,8 +68,14 @@ class Agent:
     under 256; equal to it: never cut. `max_tool_bytes_per_step` bounds all results of a step together,
     `closing_seconds` the time of the closing turn. `on_event` is called for each new trace event.
 
+    `on_denied` and `on_expired`: a call that a person refuses, or that nobody decides on in time, is told to
+    the model (`tell`) or ends the run (`stop`). `on_unknown`: of tools that do not say it themselves.
+    `on_change`: what a worker does with a run that has met another definition of this agent: go on
+    (`continue`), leave it to workers that have the old one (`pin`), or make its closing turn (`finish`). In
+    one process these four change nothing.
+
     Raises:
-        ValueError: for a limit that leaves no room.
+        ValueError: for a limit that leaves no room, or a word that is none of these.
     """
 
     def __init__(
@@ -86,6 +100,10 @@ class Agent:
         on_exhausted: str | None = None,
         key: str | None = None,
         token_bounds: TokenBounds = "strict",  # noqa: S107 - of words, not of access
+        on_denied: OnAnswer = "tell",
+        on_expired: OnAnswer = "stop",
+        on_unknown: OnUnknown = "tell",
+        on_change: OnChange = "continue",
     ) -> None:
         for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
             if locals()[limit] <= 0:
@@ -115,6 +133,10 @@ class Agent:
         self.on_exhausted = on_exhausted
         self.key = key
         self.token_bounds = token_bounds
+        self.on_denied: OnAnswer = _one_of("on_denied", on_denied, OnAnswer)
+        self.on_expired: OnAnswer = _one_of("on_expired", on_expired, OnAnswer)
+        self.on_unknown: OnUnknown = _one_of("on_unknown", on_unknown, OnUnknown)
+        self.on_change: OnChange = _one_of("on_change", on_change, OnChange)
         # Tells its model from others: what another model has counted bounds nothing here.
         self.tokenizer = zlib.crc32(client.model.encode()) & 0xFFFF
 
@@ -124,6 +146,25 @@ class Agent:
         prices = {model: self.price(model) for model in self.models}
         known = {model: price for model, price in prices.items() if price is not None}
         return catalogue_hash(known) if known else ""
+
+    @cached_property
+    def definition(self) -> str:
+        """A hash of what the model is told and may do: model, instructions, tools, output cap.
+
+        Limits are not in it: a run has its own from the day it was submitted.
+        """
+        tools = [
+            [
+                spec.name,
+                spec.description,
+                spec.parameters,
+                [spec.side_effect, spec.requires_approval, spec.idempotent, spec.repeatable],
+            ]
+            for spec in self.executor.registry.visible(self.allowlist)
+        ]
+        parts = [self.models, self.system, tools, self.max_output_tokens]
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:_DEFINITION_DIGITS]
 
     def price(self, model: str) -> ModelPricing | None:
         """The price of a model that answers for this agent, or None when none is known."""
@@ -222,3 +263,9 @@ def _describe(error: Exception) -> str:
 
 def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")  # noqa: TID251 - a label; nothing is decided by it
+
+
+def _one_of(name: str, word: Any, words: Any) -> Any:
+    if word not in get_args(words):
+        raise ValueError(f"{name} is one of {', '.join(get_args(words))}, not {word!r}")
+    return word

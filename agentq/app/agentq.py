@@ -12,7 +12,7 @@ from typing import Any, cast
 from celery import Celery
 from kombu.exceptions import KombuError
 
-from agentq.agent.agent import Agent
+from agentq.agent.agent import Agent, OnAnswer, OnChange
 from agentq.agent.budgets import Budgets
 from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
@@ -35,6 +35,7 @@ from agentq.provider.pricing import ModelPricing
 from agentq.provider.resolve import resolve_model
 from agentq.store.connect import Store, connect
 from agentq.tools import ToolExecutor, ToolRegistry
+from agentq.tools.spec import OnUnknown
 from agentq.worker.background import add_background
 from agentq.worker.celery_app import make_celery
 from agentq.worker.hints import hint_maker
@@ -98,6 +99,10 @@ class AgentQ:
         closing_seconds: float = 30.0,
         on_exhausted: str | None = None,
         key: str | None = None,
+        on_denied: OnAnswer = "tell",
+        on_expired: OnAnswer = "stop",
+        on_unknown: OnUnknown = "tell",
+        on_change: OnChange = "continue",
     ) -> Agent:
         """Define an agent under a name that rows may ask for.
 
@@ -114,6 +119,12 @@ class AgentQ:
             on_exhausted: what its runs do when a scope around them is dry: `park`, `stop` or `winddown`; by
                 default as the setting says. What is set on the scope itself goes before it.
             key: the name of the provider's account that pays; its runs are in the scope `key:<name>` too.
+            on_denied: a call that a person refuses is told to the model (`tell`), or ends the run (`stop`).
+            on_expired: the same for one on which nobody decides in time.
+            on_unknown: when nobody knows whether a call with a side effect has acted: `tell` the model, or
+                `ask` a person whether to make it again. A tool's own goes before it.
+            on_change: a worker with another definition of the agent than the run has met may go on with it
+                (`continue`), leave it to workers that have the old one (`pin`), or close it (`finish`).
 
         Raises:
             UsageError: when the name is taken, the model cannot be had, or the allowlist names no tool of it.
@@ -149,6 +160,10 @@ class AgentQ:
             closing_seconds=closing_seconds,
             on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
             key=None if key is None else check_name("key", key),
+            on_denied=on_denied,
+            on_expired=on_expired,
+            on_unknown=on_unknown,
+            on_change=on_change,
             token_bounds=cast("TokenBounds", self.settings.token_bounds),
         )
         return self.agents[name]
@@ -181,7 +196,12 @@ class AgentQ:
         """The Celery app: `celery = app.celery` in a module makes `celery -A module:celery worker` work."""
         celery = make_celery(self.name, self.settings)
         register_step(celery, lambda: self.bench)
-        add_background(celery, lambda: self.bench, tick_seconds=self.settings.tick_seconds)
+        add_background(
+            celery,
+            lambda: self.bench,
+            tick_seconds=self.settings.tick_seconds,
+            drain_seconds=self.settings.drain_seconds,
+        )
         return celery
 
     @cached_property

@@ -109,4 +109,4 @@ class Batch:
 
     def cancel(self, by: str = "python") -> int:
         """Cancel every run that is live; answers how many."""
-        return cancel_batch(self._store, self.name, by=by)
+        return cancel_batch(self._store, self.name, by=by).live

@@ -110,4 +110,4 @@ class Run:
 
         What a call in flight costs is still booked.
         """
-        return cancel_run(self._store, self.id, by=by)
+        return bool(cancel_run(self._store, self.id, by=by))

@@ -5,6 +5,7 @@
     │   ├── InputError        a row of an input file is wrong: `file:line: …`      exit 2
     │   └── ConflictError     the same name or id exists with other content        exit 2
     ├── UnavailableError      Redis or the broker cannot be reached                exit 7
+    ├── SchemaError           the state is of a newer release than this            exit 1
     └── StoreError            a script answered what it must not: a bug            exit 1
 
 Each carries one sentence for a person and, where there is one, the next thing to type. Errors of
@@ -53,6 +54,16 @@ class UnavailableError(AgentQError):
     """Redis or the broker cannot be reached."""
 
     exit_code = 7
+
+
+class SchemaError(AgentQError):
+    """The state is newer than this release understands: it is left alone."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"the state has the form {version} of a newer agentq: this one leaves it alone",
+            hint="update agentq here; workers of the newer release go on meanwhile",
+        )
 
 
 class StoreError(AgentQError):

@@ -15,6 +15,8 @@ class RunState(str, Enum):  # noqa: UP042 - as StopReason
     """It waits for money; it holds its escrow and no worker."""
     WAITING = "waiting"
     """For a person's decision, or for its children; it holds its escrow and no worker."""
+    HELD = "held"
+    """Paused by a person; it holds its escrow and no worker."""
     ENDED = "ended"
 
     @property
@@ -24,16 +26,18 @@ class RunState(str, Enum):  # noqa: UP042 - as StopReason
 
 
 TRANSITIONS: dict[RunState, frozenset[RunState]] = {
-    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.ENDED}),
+    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.HELD, RunState.ENDED}),
     RunState.RUNNING: frozenset(
         {RunState.QUEUED, RunState.PARKED, RunState.WAITING, RunState.CANCELLING, RunState.ENDED}
     ),
     RunState.PARKED: frozenset({RunState.QUEUED, RunState.ENDED}),
     RunState.CANCELLING: frozenset({RunState.ENDED}),
     RunState.WAITING: frozenset({RunState.QUEUED, RunState.ENDED}),
-    RunState.ENDED: frozenset(),
+    RunState.HELD: frozenset({RunState.QUEUED, RunState.ENDED}),
+    RunState.ENDED: frozenset({RunState.QUEUED}),
 }
-"""Every move that a script may make. A test holds each script against this table on a real server."""
+"""Every move that a script may make; out of `ended` only by a retry. A test holds each script against this
+table on a real server."""
 
 
 class StopReason(str, Enum):  # noqa: UP042 - a StrEnum prints its value, and the seed prints the member

@@ -64,6 +64,21 @@ class RunSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about a call that waited for a person.
+
+    `verdict` is approve, deny or expired (nobody decided in time).
+    """
+
+    verdict: str
+    by: str = ""
+    reason: str = ""
+    arguments: str = ""
+    """JSON to use in place of the call's own; empty: as it was asked for."""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A granted step: the lease, the run as it was submitted, its thread so far, and the server's clock."""
 
@@ -79,8 +94,26 @@ class Claim:
     now_ms: int
     wind: tuple[str, str] | None = None
     """The unit and the scope for which it has waited too long: its closing turn is due."""
+    definition: str = ""
+    """The hash of its agent, as it was when the run last met it."""
+    is_suspect: bool = False
+    """Two processes have died in this step: it may be what killed them."""
+    effects: Mapping[str, str] = field(default_factory=dict)
+    """Where tools come next: call id to what the journal says of it."""
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    """Where tools come next: call id to what a person has decided."""
     limits: tuple[int | None, int | None] | None = None
     """Its own limits in nano-USD and tokens, where somebody has changed those that it was submitted with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """Where an ended run would go on: before its closing turn, if it had one."""
+
+    generation: int
+    head: str
+    messages: int
+    """How many of its messages stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +124,8 @@ class Delta:
     messages: tuple[str, ...] = ()
     trace: tuple[str, ...] = ()
     tool_results: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Of the run itself: what it remembers beside its thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +266,9 @@ class PendingCall:
     asked_at_ms: int
     deadline_ms: int
     default: str = "stop"
-    """What happens at the deadline: the run ends as `approval_expired`."""
+    """What happens at the deadline: stop (the run ends as `approval_expired`) or tell (the model)."""
+    kind: str = "approval"
+    """Why a person is asked: approval (before it is made) or unknown (it may have acted: make it again?)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +298,14 @@ class RunRecord:
     started_ms: int | None = None
     ended_ms: int | None = None
     pending: tuple[PendingCall, ...] = ()
+    stopped_at: str | None = None
+    """Where it was when it was cancelled."""
+    paused: str | None = None
+    """Who paused it; None when it is not paused itself."""
+    generation: int = 0
+    """How often it was reopened by a retry."""
+    definition: str = ""
+    """The hash of its agent, as it was when the run last met it."""
     parked: Parked | None = None
     parked_ms: int | None = None
     """Since when it has waited for money, also over several times."""
@@ -298,3 +343,5 @@ class BatchRecord:
     stop_reasons: Mapping[str, int] = field(default_factory=dict)
     descendants: int = 0
     """Live runs that its rows have started, and what those have started."""
+    paused: str | None = None
+    """Who paused it."""

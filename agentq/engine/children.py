@@ -145,6 +145,7 @@ class CallChildren:
             heads=[draft.head],
             retention_ms=0,  # its parent's
             hints=[hint],
+            definitions=[draft.definition],
             fence=step.lease.fence,
         )
         failpoint("step.after_spawn")

@@ -52,7 +52,7 @@ class Snapshot:
         return Delta(
             head=encode_head(thread, self.usage),
             messages=tuple(encode_message(m) for m in thread.messages[self._messages :]),
-            trace=tuple(_encode_event(e, now_ms) for e in thread.trace[self._trace :]),
+            trace=tuple(encode_event(e, now_ms) for e in thread.trace[self._trace :]),
             tool_results={k: v for k, v in thread.tool_results.items() if k not in self._results},
         )
 
@@ -134,7 +134,8 @@ def encode_message(message: Message) -> str:
     return _encode(message.as_dict())
 
 
-def _encode_event(event: TraceEvent, now_ms: int) -> str:
+def encode_event(event: TraceEvent, now_ms: int) -> str:
+    """A trace event as it is stored, at this time."""
     values = [event.kind, event.detail, int(event.ok), event.step, now_ms, event.call, event.digest]
     while values[-1] is None:
         values.pop()

@@ -45,6 +45,7 @@ from agentq.core.records import (
 from agentq.engine.bill import settle
 from agentq.engine.children import StepChildren
 from agentq.engine.closing import close
+from agentq.engine.effects import StepJournal, decisions_of
 from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
@@ -55,7 +56,8 @@ from agentq.tools import CallContext, call_signature
 
 log = logging.getLogger("agentq.step")
 
-UNKNOWN_AGENT_DELAY_MS = 5_000
+OTHER_WORKER_DELAY_MS = 5_000
+"""How long a run that this worker cannot work on is left to others before it is looked at again."""
 RECOVERING_DELAY_MS = 2_000
 """The least that a step waits while the ledger recovers; it waits until that is over."""
 
@@ -68,16 +70,30 @@ def execute_step(run_id: str, step: int | None, *, bench: Workbench) -> None:
     """
     known, kept = bench.cache.take(run_id)
     sent_at = bench.leases.now()
-    claim = bench.store.runs.claim(run_id, step, bench.lease_ms, known=known)
-    if claim is None:
-        if kept is not None:  # a double: whoever has the run now may be in another process
-            bench.cache.put(run_id, known, kept)
-        return
+    with bench.suspects.place() as place:
+        claim = bench.store.runs.claim(run_id, step, bench.lease_ms, known=known, may_suspect=place.is_free)
+        if claim is None:
+            if kept is not None:  # a double: whoever has the run now may be in another process
+                bench.cache.put(run_id, known, kept)
+            return
+        if not claim.is_suspect:
+            place.leave()
+        _claimed(claim, kept, bench=bench, sent_at=sent_at)
+
+
+def _claimed(claim: Claim, kept: Snapshot | None, *, bench: Workbench, sent_at: float) -> None:
+    run_id = claim.lease.run_id
     failpoint("step.after_claim")
     agent = bench.agents.get(claim.spec.agent)
     if agent is None:
         log.warning("agent_unknown run=%s agent=%s", run_id, claim.spec.agent)
-        bench.store.runs.release(claim.lease, delay_ms=UNKNOWN_AGENT_DELAY_MS)
+        _left_to_others(claim, bench, f"waits for a worker that knows agent {claim.spec.agent!r}")
+        return
+    if agent.on_change == "pin" and claim.definition not in ("", agent.definition):
+        log.info("definition_pinned run=%s agent=%s run_has=%s", run_id, agent.name, claim.definition)
+        _left_to_others(
+            claim, bench, f"waits for a worker with agent {agent.name!r} as of {claim.definition}"
+        )
         return
     with bench.leases.keep(claim.lease, sent_at=sent_at) as hold:
         at_work = Step(bench, agent, claim, hold, kept)
@@ -89,6 +105,11 @@ def execute_step(run_id: str, step: int | None, *, bench: Workbench) -> None:
         except Exception as error:
             log.exception("step_failed run=%s step=%d", run_id, claim.lease.step)
             at_work.broke(error)
+
+
+def _left_to_others(claim: Claim, bench: Workbench, why: str) -> None:
+    """Give a step back that this worker cannot do, and have the run say what it waits for."""
+    bench.store.runs.release(claim.lease, delay_ms=spread(OTHER_WORKER_DELAY_MS), note=why)
 
 
 def _budgets(claim: Claim) -> Budgets:
@@ -123,7 +144,16 @@ class Step:
         self.snapshot = self._snapshot(kept)
         self.thread = self.snapshot.thread
         self.budgets = _budgets(claim)
-        self.approved: frozenset[str] = frozenset()
+        decided = decisions_of(claim.decisions, pending_calls(self.thread)) if claim.decisions else {}
+        self.decided = {
+            call_signature(call.name, call.arguments): decided[call.id]
+            for call in pending_calls(self.thread)
+            if call.id in decided
+        }
+        self.approved: frozenset[str] = frozenset(self.decided)
+        """Calls that a person has decided on, this way or that: nobody is asked again."""
+        self.fields: dict[str, str] = {}
+        """What the run is to remember with the next commit, beside its thread."""
         self.requests = 0
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.kept: Settlement | None = None  # of a reply that was committed under this lease
@@ -144,6 +174,9 @@ class Step:
             # It has waited for money as long as it may, or a person has said that it shall not wait.
             unit, scope = self.claim.wind
             self.thread.closing = self.stopped_by(scope, unit)
+        self.meet_definition()
+        if self.denied():
+            return
         match next_action(self.agent, self.thread, self.budgets, self.approved):
             case CallModel():
                 self.call_model()
@@ -155,6 +188,34 @@ class Step:
                 self.wait(wait, None)
             case End():
                 raise StoreError(f"{self.lease.run_id} was claimed although its thread has ended")
+
+    def meet_definition(self) -> None:
+        """The agent may be another one than the run has met before: say so, and do as the agent wants it."""
+        definition = self.agent.definition
+        if self.claim.definition in ("", definition):
+            return
+        self.thread.record("definition_changed", f"{self.claim.definition} to {definition}")
+        self.fields["definition"] = definition
+        if self.agent.on_change == "finish" and self.thread.closing is None:
+            self.thread.closing = StopReason.CANCELLED
+            self.fields["stop_detail"] = "definition_changed"
+
+    def denied(self) -> bool:
+        """Record what was decided; whether the run ends here because a call was refused."""
+        refused = ""
+        for signature, decision in self.decided.items():
+            tool = signature.rpartition(":")[0]
+            by = f" by {decision.by}" if decision.by else ""
+            self.thread.record(
+                decision.verdict, f"{tool}{by}", ok=decision.verdict == "approve", call=signature
+            )
+            if decision.verdict == "deny":
+                refused = refused or f"{tool} was refused{by}"
+        if not refused or self.agent.on_denied != "stop":
+            return False
+        end(self.thread, StopReason.APPROVAL_DENIED, refused)
+        self.finish(None, detail=refused)
+        return True
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────
 
@@ -176,6 +237,7 @@ class Step:
             self.failed(result, granted)
             return
         result, cost, settlement = settle(self.agent, result, granted)
+        self.hold.flight = settlement
         self.snapshot.usage += result.usage
         apply_reply(self.agent, self.thread, result, cost=cost, approved=self.approved)
         failpoint("step.after_model")
@@ -267,7 +329,8 @@ class Step:
         self, request: ChatRequest, granted: Granted, *, seconds: float | None = None
     ) -> ChatResult | Exception:
         """The one request that this reservation stands for, within so many seconds."""
-        self.hold.check()
+        unclear = Settlement(granted.reservation, "forfeit", granted.usd, granted.tokens)
+        self.hold.begin("its model call", unclear)
         self.unsent = None
         try:
             return complete(self.agent.client, request, seconds)
@@ -305,7 +368,7 @@ class Step:
 
     def run_tools(self, calls: tuple[ToolCall, ...]) -> None:
         """Execute the calls of the kept reply and commit the step."""
-        self.hold.check()
+        self.hold.begin("its tools")
         spec = self.claim.spec
         children = StepChildren(self)
         context = CallContext(
@@ -316,14 +379,21 @@ class Step:
             run_id=self.lease.run_id,
             children=children.of(""),
         )
+        journal = StepJournal(self, calls)
         results = self.agent.executor.call_many(
-            [(call.name, call.arguments) for call in calls],
+            journal.planned(),
             context,
             allowlist=self.agent.allowlist,
             cache=self.thread.tool_results,
+            journal=journal,
         )
         if children.trouble is not None:
             raise children.trouble
+        asked = [call for call, result in zip(calls, results, strict=True) if result.asks]
+        if asked:
+            self.ask_again(asked, journal)
+            return
+        results = journal.explained(results)
         done = [(call, result) for call, result in zip(calls, results, strict=True) if not result.suspended]
         later = len(calls) - len(done)
         apply_results(
@@ -351,20 +421,53 @@ class Step:
 
     def wait(self, wait: Wait, settlement: Settlement | None) -> None:
         """Nothing of the step runs until its gated calls are decided; no worker is held meanwhile."""
-        now_ms = self.now_ms()
+        asked: list[ToolCall] = []
+        seen: set[str] = set()
+        for call in pending_calls(self.thread):
+            signature = call_signature(call.name, call.arguments)
+            spec = self.agent.executor.registry.get(call.name)
+            again = spec is not None and spec.repeatable
+            # An equal call that would not act again needs no decision of its own.
+            if signature in wait.signatures and (again or signature not in seen):
+                asked.append(call)
+                seen.add(signature)
+        self.ask([(call.id, call, "approval") for call in asked], settlement)
+
+    def ask_again(self, calls: Sequence[ToolCall], journal: StepJournal) -> None:
+        """A person says whether these calls, which may have acted, are made again."""
+        self.thread.pending_approvals = [call_signature(call.name, call.arguments) for call in calls]
+        self.thread.record("outcome_unknown", ", ".join(call.name for call in calls), ok=False)
+        self.ask([(journal.question(call), call, "unknown") for call in calls], self.kept)
+
+    def ask(self, questions: Sequence[tuple[str, ToolCall, str]], settlement: Settlement | None) -> None:
+        """Wait for a person: an id, the call, and why it is asked about."""
+        now_ms, default = self.now_ms(), self.agent.on_expired
         pending = [
             {
-                "id": call.id,
+                "id": question,
                 "tool": call.name,
                 "arguments": call.arguments,
                 "signature": call_signature(call.name, call.arguments),
                 "asked_at_ms": now_ms,
-                "default": "stop",
+                "default": default,
+                "kind": kind,
             }
-            for call in pending_calls(self.thread)
+            for question, call, kind in questions
         ]
-        gated = [call for call in pending if call["signature"] in wait.signatures]
-        self.runs.commit_wait(self.lease, self.delta(), settlement, gated, self.bench.approval_ms)
+        fields = self.wake_hint() | {"on_expired": default}
+        kept = self.kept is not None
+        answer = self.runs.commit_wait(
+            self.lease,
+            self.delta(),
+            settlement,
+            pending,
+            deadline_ms=self.bench.approval_ms,
+            fields=fields,
+            kept=kept,
+        )
+        failpoint("step.after_wait")
+        if answer == "STALE" and kept:
+            self.runs.release(self.lease, delay_ms=0)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -426,8 +529,8 @@ class Step:
             self.bench.dispatch(run_id, following)
 
     def delta(self) -> Delta:
-        """What the thread has gained since the last commit."""
-        return self.snapshot.delta(self.now_ms())
+        """What the thread has gained since the last commit, and what the run is to remember."""
+        return replace(self.snapshot.delta(self.now_ms()), fields=dict(self.fields))
 
     def now_ms(self) -> int:
         """The server's clock: its time at the claim, and what the monotonic clock has run since."""

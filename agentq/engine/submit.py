@@ -39,6 +39,8 @@ class Draft:
     spec: RunSpec
     messages: tuple[str, ...]
     head: str
+    definition: str = ""
+    """The hash of its agent."""
 
 
 def draft_run(
@@ -99,6 +101,7 @@ def draft_run(
         ),
         messages=tuple(encode_message(message) for message in started.messages),
         head=encode_head(started, Usage()),
+        definition=agent.definition,
     )
 
 
@@ -186,6 +189,7 @@ def submit_drafts(
             heads=[draft.head for draft in chunk],
             retention_ms=retention_ms,
             hints=hints,
+            definitions=[draft.definition for draft in chunk],
         )
         failpoint("submit.after_write")
         for hint, (word, run_id) in zip(hints, answers, strict=True):

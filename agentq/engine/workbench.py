@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from agentq.agent.agent import Agent
 from agentq.engine.cache import ThreadCache
 from agentq.engine.leases import Leases
+from agentq.engine.suspects import Suspects
 from agentq.store.connect import Store
 from agentq.store.ledger import PARK_MS
 
@@ -40,3 +41,4 @@ class Workbench:
     """As in the settings, for runs that its runs start."""
     make_hint: MakeHint = no_hint
     cache: ThreadCache = field(default_factory=ThreadCache)
+    suspects: Suspects = field(default_factory=Suspects)

@@ -76,6 +76,19 @@ class Batches:
         if reply not in (["OK"], ["MISSING"]):
             raise unexpected("batch_cancel", reply)
 
+    def pause(self, name: str, by: str) -> None:
+        """Let no run of a batch be claimed until it is resumed."""
+        self._pause(name, by)
+
+    def resume(self, name: str) -> None:
+        """Take back `pause`. Runs that it holds are let go one by one."""
+        self._pause(name, "")
+
+    def _pause(self, name: str, by: str) -> None:
+        reply = self._scripts.call("batch_pause", name, by)
+        if reply not in (["OK"], ["MISSING"]):
+            raise unexpected("batch_pause", reply)
+
     def read(self, name: str) -> BatchRecord | None:
         """A batch as it stands, or None when there is none of that name."""
         fields: dict[str, str] = self._client.hgetall(self._keys.batch(name))  # type: ignore[assignment]
@@ -90,6 +103,7 @@ class Batches:
             sealed=fields.get("sealed") == "1",
             created_ms=int(fields["created"]),
             descendants=int(fields.get("descendants", 0)),
+            paused=fields.get("paused"),
             stop_reasons={k[5:]: int(v) for k, v in sorted(fields.items()) if k.startswith("stop:")},
         )
 

@@ -14,8 +14,11 @@ from redis.retry import Retry
 
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.urls import broker_url_for
+from agentq.store.approvals import Approvals
 from agentq.store.audit import Audit
 from agentq.store.batches import Batches
+from agentq.store.control import Control
+from agentq.store.effects import Effects
 from agentq.store.journal import Journal
 from agentq.store.keys import Keys
 from agentq.store.ledger import RECOVER_MS, Ledger
@@ -41,6 +44,9 @@ class Store:
     scopes: Scopes
     batches: Batches
     watch: Watch
+    effects: Effects
+    approvals: Approvals
+    control: Control
 
     def ping(self) -> None:
         """Return when the server answers.
@@ -126,6 +132,9 @@ def connect(
         scopes=Scopes(client, keys, ledger),
         batches=Batches(client, keys, scripts),
         watch=Watch(client, keys, scripts, ledger),
+        effects=Effects(scripts),
+        approvals=Approvals(client, keys, scripts),
+        control=Control(client, keys, scripts),
     )
 
 

@@ -14,11 +14,17 @@ all that it has started.
                                  park_unit park_kind park_need park_policy
                                  park_till wind limits · parent children (in all)
                                  descendants (live) gathering wake_hint ·
+                                 paused (by) suspect on_expired definition
+                                 generation reopen reopen_head stopped_at ·
                                  stop_reason stop_scope stop_detail answer
                                  ended
     run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
     run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
     run:<r>:cache        hash    call signature → result of a side effect      retention of the run
+    run:<r>:effects      hash    call id → "started fence step signature" or   retention of the run
+                                 "done fence step signature result", the
+                                 result as JSON
+    run:<r>:decisions    hash    call id → a person's decision, JSON           retention of the run
     run:<r>:open         hash    reservation → "usd tokens [cap] [windows]";   gone when the run has ended
                                  escrow likewise; n: the last request
     run:<r>:forfeits     hash    reservation → likewise, charged in full       retention of the run
@@ -32,7 +38,7 @@ all that it has started.
     scope:<s>@<window>   hash    ul tl c: the limits of each day or month      stays
     scope:<s>@day:<date> hash    us ur …: one day, or month                    62 days after its end
     checkpoint:<scope>   hash    what the trimmed part of the log adds up to   as the scope
-    ledger               hash    born recovering pinned exported overrun       stays
+    ledger               hash    born schema recovering pinned exported overrun       stays
                                  folded parked op:<process> sweep:<list>
     parked               set     lists that are not empty                      stays, entries leave
     parked:<list>        zset    parked run → since when it waits (ms)         gone when empty
@@ -42,12 +48,13 @@ all that it has started.
     reasserted           hash    run:reservation → "usd tokens" after one      7 days after the last
     op:<id>              string  the reply to an operator's command            7 days
     processes            zset    process that reserves → last seen (ms)        stays, entries leave
+    inbox                zset    run that waits for a person → since when (ms) stays, entries leave
     watch                zset    live run → when to look at it (ms)            stays
     clock                hash    tick patience granted (ms)                    stays
     log                  stream  0-1, 0-2, …: one entry for each change of     stays, about 100,000 entries
                                  money or limits: o i s d m [c e a r w]
     batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
-                                 cancelled (by) descendants (live)
+                                 cancelled (by) paused (by) descendants (live)
                                  stop:<reason> counters
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
     batch:<b>:runs       list    runs in input order                           retention of the batch
@@ -55,6 +62,8 @@ all that it has started.
     batches              zset    batch → created (ms)                          stays, entries leave
     ids:<t>:<custom_id>  string  "content_hash run" of a single run            retention of the run
     workers              zset    worker process → alive until (ms)             stays, entries leave
+    schemas              hash    worker process → newest form of the state     stays, entries leave
+                                 that it understands
 
 In a scope `u` is nano-USD and `t` tokens; `l` limit, `s` spent, `r` reserved, `e` escrowed, `i` the part of `e` that
 idle runs hold, `f` forfeited (it is spent too), `o` overage, `a` the alert that was given last (percent). The names
@@ -78,6 +87,8 @@ PERMANENT = (
     "events",
     "incidents",
     "processes",
+    "inbox",
+    "schemas",
 )
 """Keys without an end, besides the scopes that outlive runs and batches."""
 
@@ -102,6 +113,16 @@ class Keys:
     def watch(self) -> str:
         """Live runs by the time at which somebody must look at them."""
         return f"{self.prefix}watch"
+
+    @property
+    def inbox(self) -> str:
+        """Runs that wait for a person, by the time since which they do."""
+        return f"{self.prefix}inbox"
+
+    @property
+    def schemas(self) -> str:
+        """The newest form of the state that each worker process understands."""
+        return f"{self.prefix}schemas"
 
     @property
     def clock(self) -> str:
@@ -151,7 +172,7 @@ class Keys:
         return f"{self.prefix}workers"
 
     def run(self, run_id: str, part: str = "") -> str:
-        """A run's hash, or one of its parts: msgs, trace, cache, open, forfeits, children, gathers, awaits."""
+        """A run's hash, or one of its parts: msgs, trace, cache, effects, decisions, and so on."""
         return f"{self.prefix}run:{run_id}{part and ':' + part}"
 
     def scope(self, scope: str) -> str:

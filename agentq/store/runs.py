@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import redis
 
-from agentq.core.errors import ConflictError, UsageError
+from agentq.core.errors import ConflictError, SchemaError, UsageError
 from agentq.core.ids import new_nonce
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.money import to_nano
@@ -26,6 +26,7 @@ from agentq.core.records import (
     Settlement,
     ThreadParts,
 )
+from agentq.store.approvals import decision_of
 from agentq.store.keys import Keys
 from agentq.store.ledger import Ledger
 from agentq.store.scripts import Arg, Scripts, unexpected
@@ -61,6 +62,7 @@ class Runs:
         heads: Sequence[str],
         retention_ms: int,
         hints: Sequence[Hint | None] | None = None,
+        definitions: Sequence[str] | None = None,
         fence: str = "",
     ) -> list[tuple[str, str]]:
         """Create runs in one round trip; each becomes `queued` and watched, and its hint, if any, is sent.
@@ -70,6 +72,7 @@ class Runs:
             heads: of their threads.
             retention_ms: how long an ended run is kept. A child is kept as long as its parent.
             hints: their first hints.
+            definitions: the hashes of their agents.
             fence: of the parent's step that starts children: refused when it is somebody else's by now.
 
         Returns:
@@ -81,12 +84,18 @@ class Runs:
         """
         calls = [
             [
-                *self._submission(run_id, spec, messages, head, retention_ms),
+                *self._submission(
+                    run_id, spec, messages, head=head, definition=definition, retention_ms=retention_ms
+                ),
                 *_pushed(hint),
                 *_adopted(spec, fence),
             ]
-            for (run_id, spec, messages), head, hint in zip(
-                submissions, heads, hints or [None] * len(submissions), strict=True
+            for (run_id, spec, messages), head, hint, definition in zip(
+                submissions,
+                heads,
+                hints or [None] * len(submissions),
+                definitions or [""] * len(submissions),
+                strict=True,
             )
         ]
         answers: list[tuple[str, str]] = []
@@ -96,6 +105,8 @@ class Runs:
             match reply:
                 case [("CREATED" | "EXISTS") as word, run_id]:
                     answers.append((word, run_id))
+                case ["SCHEMA", version]:
+                    raise SchemaError(int(version))
                 case ["CONFLICT", run_id]:
                     where = f"batch {spec.batch!r}" if spec.batch else f"tenant {spec.tenant!r}"
                     if spec.parent:
@@ -111,9 +122,16 @@ class Runs:
         return answers
 
     def _submission(
-        self, run_id: str, spec: RunSpec, messages: Sequence[str], head: str, retention_ms: int
+        self,
+        run_id: str,
+        spec: RunSpec,
+        messages: Sequence[str],
+        *,
+        head: str,
+        definition: str,
+        retention_ms: int,
     ) -> list[Arg]:
-        fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head]
+        fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head, "definition", definition]
         max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
         return [
             run_id,
@@ -132,7 +150,9 @@ class Runs:
             *messages,
         ]
 
-    def claim(self, run_id: str, step: int | None, lease_ms: int, *, known: str = "") -> Claim | None:
+    def claim(
+        self, run_id: str, step: int | None, lease_ms: int, *, known: str = "", may_suspect: bool = True
+    ) -> Claim | None:
         """The run's next step, or None when there is nothing to do: the message may be dropped.
 
         Args:
@@ -140,11 +160,18 @@ class Runs:
             step: the step that the message asks for; another one is not granted. None: whichever is next.
             lease_ms: how long the lease lasts.
             known: the commit after which the caller has the thread; it is not sent when nothing came after.
+            may_suspect: whether this process may take a step in which others have died; it has none yet.
+
+        Raises:
+            SchemaError: when the state is newer than this release understands.
         """
         asked = "" if step is None else step
-        reply = self._scripts.call("step_claim", run_id, asked, new_nonce(), lease_ms, known)
+        reply = self._scripts.call(
+            "step_claim", run_id, asked, new_nonce(), lease_ms, known, int(may_suspect)
+        )
         match reply:
-            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, text, wind, limits, *pieces]:
+            case ["OK", fence, now, at, phase, spent_ms, failures, unclear, text, *more]:
+                wind, limits, definition, suspect, effects, decisions, *pieces = more
                 spec = RunSpec(**json.loads(text))
                 unit, _, scope = wind.partition(" ")
                 return Claim(
@@ -158,12 +185,18 @@ class Runs:
                     now_ms=int(now),
                     wind=(unit, scope) if wind else None,
                     limits=_limits(limits),
+                    definition=definition,
+                    is_suspect=suspect == "1",
+                    effects=_pairs(effects),
+                    decisions={call: decision_of(text) for call, text in _pairs(decisions).items()},
                 )
+            case ["SCHEMA", version]:
+                raise SchemaError(int(version))
             case ["ORPHAN"]:
                 # Whoever cancelled the tree, or the batch, has not come to this run, or did not live to.
                 self.cancel(run_id, "what it belongs to")
                 return None
-            case [("RECOVERING" | "BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "MISSING")]:
+            case [("RECOVERING" | "BUSY" | "NOT_YET" | "STALE" | "CLOSED" | "HELD" | "SUSPECT" | "MISSING")]:
                 return None
             case _:
                 raise unexpected("step_claim", reply)
@@ -229,11 +262,30 @@ class Runs:
         delta: Delta,
         settlement: Settlement | None,
         pending: Sequence[Mapping[str, Any]],
+        *,
         deadline_ms: int,
+        fields: Mapping[str, str] | None = None,
+        kept: bool = False,
     ) -> Answer:
-        """The run waits, without a lease, for decisions about `pending`, at most `deadline_ms` from now."""
+        """The run waits, without a lease, for decisions about `pending`, at most `deadline_ms` from now.
+
+        Args:
+            lease: the step's.
+            delta: what the step has added.
+            settlement: how its reservation closes; nothing happens when it is closed already.
+            pending: the calls.
+            deadline_ms: from now; then what `on_expired` among the fields says, else the run ends.
+            fields: written into the run's hash.
+            kept: the reply was committed under this lease. STALE when the server has lost that.
+        """
         return self._commit(
-            lease, "wait", delta, settlement, argument=deadline_ms, fields={"pending": _encode(list(pending))}
+            lease,
+            "wait",
+            delta,
+            settlement,
+            argument=lease.fence + "t" if kept else "",
+            fields={"pending": _encode(list(pending)), **(fields or {})},
+            after_ms=deadline_ms,
         )
 
     def commit_end(
@@ -263,10 +315,11 @@ class Runs:
         fields: Mapping[str, str] | None = None,
         hint: Hint | None = None,
         waits: tuple[Sequence[str], Mapping[str, int]] | None = None,
+        after_ms: int = GRACE_MS,
     ) -> Answer:
         closing = settlement or _NOTHING_TO_CLOSE
         flat: list[Arg] = ["head", delta.head]
-        for name, value in (fields or {}).items():
+        for name, value in {**delta.fields, **(fields or {})}.items():
             flat += [name, value]
         cached = [part for item in delta.tool_results.items() for part in item]
         awaited: list[Arg] = []
@@ -280,7 +333,7 @@ class Runs:
             lease.fence + outcome[0],
             outcome,
             argument,
-            GRACE_MS,
+            after_ms,
             closing.reservation,
             closing.how,
             closing.usd,
@@ -313,6 +366,7 @@ class Runs:
         failed: Failure | None = None,
         head: str | None = None,
         scope: str = "",
+        note: str = "",
     ) -> Answer:
         """Give the step back without progress: claimable at once, or after `delay_ms`.
 
@@ -323,11 +377,14 @@ class Runs:
             failed: a model call failed; the run counts how many did in a row, and says what the last said.
             head: a new head of the thread, when something was decided nevertheless.
             scope: the scope that stopped the run, when its closing turn is still to come.
+            note: what the run waits for, in place of the last error.
         """
         closing = settlement or _NOTHING_TO_CLOSE
         fields: list[Arg] = [] if head is None else ["head", head]
         if scope:
             fields += ["stop_scope", scope]
+        if note:
+            fields += ["error", note]
         if failed is not None:
             fields += ["error", failed.message, "unclear", failed.unclear]
         reply = self._scripts.call(
@@ -358,10 +415,21 @@ class Runs:
 
     def cancel(self, run_id: str, by: str) -> str:
         """CANCELLED, CANCELLING (a worker holds it), ENDED (it had ended before) or MISSING."""
-        reply = self._scripts.call("run_cancel", run_id, f"cancelled by {by}")
-        if reply[0] not in {"CANCELLED", "CANCELLING", "ENDED", "MISSING"}:
-            raise unexpected("run_cancel", reply)
-        return str(reply[0])
+        return self.cancel_many([run_id], by)[0][0]
+
+    def cancel_many(self, run_ids: Sequence[str], by: str) -> list[tuple[str, str]]:
+        """The same for many runs in one round trip: the word, and where a run was that a worker holds."""
+        answers = []
+        calls = [[run_id, f"cancelled by {by}"] for run_id in run_ids]
+        for reply in self._scripts.call_many("run_cancel", calls):
+            match reply:
+                case ["CANCELLING", where]:
+                    answers.append(("CANCELLING", where))
+                case [("CANCELLED" | "MISSING") as word] | ["ENDED" as word, _]:
+                    answers.append((word, ""))
+                case _:
+                    raise unexpected("run_cancel", reply)
+        return answers
 
     def read(self, run_id: str) -> RunRecord | None:
         """A run as it stands, or None when there is none of that id (any more)."""
@@ -375,8 +443,14 @@ class Runs:
 
     def children(self, run_id: str) -> list[str]:
         """The runs that a run has started, in no order."""
-        texts: Any = self._client.hvals(self._keys.run(run_id, "children"))
-        return [text.partition(" ")[2] for text in texts]
+        return self.children_of([run_id])
+
+    def children_of(self, run_ids: Sequence[str]) -> list[str]:
+        """The runs that any of these have started, in no order, in one round trip."""
+        pipeline = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipeline.hvals(self._keys.run(run_id, "children"))
+        return [text.partition(" ")[2] for texts in pipeline.execute() for text in texts]
 
     def family(self, run_id: str, gather: str, asked: Sequence[str]) -> Family:
         """What a gather of this name has to know, at one instant."""
@@ -511,6 +585,7 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
                 asked_at_ms=int(call["asked_at_ms"]),
                 deadline_ms=deadline,
                 default=call.get("default", "stop"),
+                kind=call.get("kind", "approval"),
             )
             for call in json.loads(fields.get("pending", "[]"))
         ),
@@ -520,6 +595,10 @@ def _record(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None])
         parked_ms=int(fields["parked"]) if "parked" in fields else None,
         children=int(fields.get("children", 0)),
         descendants=int(fields.get("descendants", 0)),
+        stopped_at=fields.get("stopped_at"),
+        paused=fields.get("paused"),
+        generation=int(fields.get("generation", 0)),
+        definition=fields.get("definition", ""),
         gathering=int(fields["gathering"]) if "gathering" in fields else None,
         deadline_ms=deadline or None,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import redis
 
+from agentq.core.errors import SchemaError
 from agentq.core.records import Lease
 from agentq.store.keys import Keys
 from agentq.store.ledger import Ledger
@@ -21,8 +23,8 @@ GRACE_MS = 5_000
 LONGEST_GRACE_MS = 300_000
 LOOKS_MAX = 1_000
 """The most due runs that one tick looks at."""
-DEATHS_MAX = 5
-"""Deaths on one step after which the run ends as `attempts_exhausted`."""
+SUSPECT_MS = 2_000
+"""Suspects of one dead process may be claimed again within so long, each at a time of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Watch:
     def due(self, lease_ms: int, *, room: int, rescues: int) -> Due:
         """What is due now, the longest due first: up to `room` hints, up to `rescues` runs to put right."""
         reply = self._scripts.call("tick", lease_ms, LOOKS_MAX, room, rescues, GRACE_MS, LONGEST_GRACE_MS)
+        if reply[0] == "SCHEMA":
+            raise SchemaError(int(reply[1]))
         hints, runs, parked, events = reply
         steps = [int(step) for step in hints[1::2]]
         return Due(
@@ -65,8 +69,11 @@ class Watch:
 
     def rescue(self, run_id: str, lease_ms: int) -> Rescue:
         """Put one due run right: see `run_rescue.lua`."""
-        reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, DEATHS_MAX)
+        later_ms = random.randrange(SUSPECT_MS)  # noqa: S311 - jitter
+        reply = self._scripts.call("run_rescue", run_id, lease_ms, GRACE_MS, later_ms)
         match reply:
+            case ["SUSPECT", _]:
+                return Rescue("SUSPECT", run_id=run_id)
             case [("RESCUED" | "WOKEN") as verdict, step]:
                 return Rescue(verdict, step=int(step), run_id=run_id)
             case ["ENDED", reason]:
@@ -97,12 +104,17 @@ class Watch:
         """Count a worker process as alive for so long, and notice when the server was rolled back.
 
         Called again and again by its heartbeat.
+
+        Raises:
+            SchemaError: when the state is newer than this release understands: it should stop.
         """
         process, acknowledged = self._ledger.operations.current()
         reply = self._scripts.call("worker_sign_on", worker, round(seconds * 1000), process, acknowledged)
         match reply:
             case ["OK"]:
                 self._ledger.report()
+            case ["SCHEMA", version]:
+                raise SchemaError(int(version))
             case ["ROLLBACK", known]:
                 self._ledger.rolled_back(int(known))
             case _:
@@ -111,6 +123,7 @@ class Watch:
     def sign_off(self, worker: str) -> None:
         """Forget a worker process that stops in good order."""
         self._client.zrem(self._keys.workers, worker)
+        self._client.hdel(self._keys.schemas, worker)
 
     def workers(self) -> list[str]:
         """The worker processes that are alive."""

@@ -11,6 +11,7 @@ from agentq.tools.context import CallContext
 from agentq.tools.decorator import tool
 from agentq.tools.executor import ToolExecutor
 from agentq.tools.idempotency import call_signature
+from agentq.tools.journal import PlannedCall
 from agentq.tools.registry import ToolRegistry
 from agentq.tools.result import ToolResult
 from agentq.tools.spec import ToolSpec
@@ -18,6 +19,7 @@ from agentq.tools.spec import ToolSpec
 __all__ = [
     "CallContext",
     "ChildResult",
+    "PlannedCall",
     "ToolExecutor",
     "ToolRegistry",
     "ToolResult",

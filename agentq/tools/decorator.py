@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
 from agentq.tools.context import CallContext
-from agentq.tools.spec import DEFAULT_RESULT_CHARS, DEFAULT_TIMEOUT_S, ToolSpec
+from agentq.tools.spec import DEFAULT_RESULT_CHARS, DEFAULT_TIMEOUT_S, OnUnknown, ToolSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +37,7 @@ def tool(
     repeatable: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     max_result_chars: int = DEFAULT_RESULT_CHARS,
+    on_unknown: OnUnknown | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -52,6 +53,7 @@ def tool(
     repeatable: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     max_result_chars: int = DEFAULT_RESULT_CHARS,
+    on_unknown: OnUnknown | None = None,
 ) -> Any:
     """Declare a function as a tool. The function stays as it is and gets an attribute `tool_spec`.
 
@@ -65,6 +67,9 @@ def tool(
         repeatable: the same call may act again in the same run.
         timeout_s: seconds after which the run goes on without it.
         max_result_chars: a longer result is cut, and says so.
+        on_unknown: when nobody knows whether a call has acted, because its time was over or its worker died:
+            `tell` the model, which is to verify it, or `ask` a person whether to make it again. By default as
+            the agent says. An `idempotent` tool whose worker died is simply called again.
 
     Raises:
         TypeError: for a parameter without a usable annotation.
@@ -89,6 +94,7 @@ def tool(
             timeout_s=timeout_s,
             max_result_chars=max_result_chars,
             context_params=context_params,
+            on_unknown=_check_on_unknown(tool_name, on_unknown),
         )
         func.tool_spec = spec  # type: ignore[attr-defined]
         return func
@@ -105,6 +111,12 @@ def _check(name: str, about: str | None, timeout_s: float, max_result_chars: int
         raise ValueError(f"the tool {name}: timeout_s must be more than 0 seconds")
     if max_result_chars < 1:
         raise ValueError(f"the tool {name}: max_result_chars must be 1 or more")
+
+
+def _check_on_unknown(name: str, on_unknown: OnUnknown | None) -> OnUnknown | None:
+    if on_unknown not in (None, "tell", "ask"):
+        raise ValueError(f"the tool {name}: on_unknown is 'tell' or 'ask', not {on_unknown!r}")
+    return on_unknown
 
 
 def _arguments(name: str, func: Callable[..., Any]) -> tuple[type[BaseModel], tuple[str, ...]]:

@@ -6,36 +6,32 @@ import asyncio
 import dataclasses
 import inspect
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
+from agentq.core.failpoints import failpoint
 from agentq.core.text import encodable
 from agentq.tools.children import Children
 from agentq.tools.context import CallContext
 from agentq.tools.decorator import CONTEXT_FIELDS
 from agentq.tools.gates import Admitted, admit
+from agentq.tools.journal import Journal, PlannedCall
 from agentq.tools.registry import ToolRegistry
 from agentq.tools.result import ToolResult
 from agentq.tools.spec import ToolSpec
-from agentq.tools.threads import TOOL_THREADS, Task, TooManyThreadsError
+from agentq.tools.threads import TOOL_THREADS, TooManyThreadsError
 
 Cache = MutableMapping[str, str]
 """The good results of the calls of one run that act once, by signature."""
 
 _ERROR_CHARS = 500
+_HAND_OVER_SECONDS = 5.0
+"""A thread that has its result passes it on within less."""
 _SUSPENDED = ToolResult(ok=False, content="", suspended=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    call: Admitted
-    task: Task
-    started: float
-    children: Children | None = None
 
 
 class ToolExecutor:
@@ -74,83 +70,223 @@ class ToolExecutor:
             allowlist: the only tools that may be used; None is all of them.
             cache: good results of this run; read, and written when a tool that acts once has acted.
         """
-        started = self._start(name, arguments, ctx or CallContext(), allowlist, cache)
-        return self._finish(started, cache)
+        return self.call_many([(name, arguments)], ctx, allowlist=allowlist, cache=cache)[0]
 
     def call_many(
         self,
-        calls: Sequence[tuple[str, str]],
+        calls: Sequence[tuple[str, str] | PlannedCall],
         ctx: CallContext | None = None,
         *,
         allowlist: Sequence[str] | None = None,
         cache: Cache | None = None,
+        journal: Journal | None = None,
     ) -> list[ToolResult]:
         """Make several calls, given as (name, arguments); the results are in the same order.
 
         Reads that follow each other run side by side. A call with a side effect waits for everything
         before it and runs alone. A call that waits for children is `suspended`, and so is each call that
         has to wait for it.
-        """
-        ctx = ctx or CallContext()
-        results: list[ToolResult] = []
-        reads: list[_Running | ToolResult] = []
-        held = False
-        for name, arguments in calls:
-            spec = self.registry.get(name)
-            if spec is not None and spec.side_effect:
-                results += [self._finish(read, cache) for read in reads]
-                reads = []
-                held = held or any(result.suspended for result in results)
-                if not held:
-                    results.append(self.call(name, arguments, ctx, allowlist=allowlist, cache=cache))
-                    held = results[-1].suspended
-                    continue
-            if held:
-                results.append(_SUSPENDED)
-            else:
-                reads.append(self._start(name, arguments, ctx, allowlist, cache))
-        return results + [self._finish(read, cache) for read in reads]
 
-    def _start(
+        Args:
+            calls: what to call.
+            ctx: for whom, and what is approved.
+            allowlist: the only tools that may be used; None is all of them.
+            cache: good results of this run; read, and written when a tool that acts once has acted.
+            journal: side effects are noted in it before and after; what it raises is raised.
+        """
+        step = _StepCalls(self.registry, ctx or CallContext(), allowlist, cache, journal)
+        for call in calls:
+            step.add(call if isinstance(call, PlannedCall) else PlannedCall(*call))
+        step.finish()
+        return step.results
+
+
+class _StepCalls:
+    """The calls of one step, one after the other: `results` and then `reads` are those so far."""
+
+    def __init__(
         self,
-        name: str,
-        arguments: str,
+        registry: ToolRegistry,
         ctx: CallContext,
         allowlist: Sequence[str] | None,
         cache: Cache | None,
-    ) -> _Running | ToolResult:
-        call = admit(self.registry, name, arguments, ctx, allowlist=allowlist, cache=cache)
+        journal: Journal | None,
+    ) -> None:
+        self.registry = registry
+        self.ctx = ctx
+        self.allowlist = allowlist
+        self.cache = cache
+        self.journal = journal
+        self.results: list[ToolResult] = []
+        self.reads: list[_Running | ToolResult] = []
+        self.kept = 0  # so many results are in the journal, or need not be
+        self.held = False
+
+    def add(self, call: PlannedCall) -> None:
+        """Make one more call, or start it."""
+        spec = self.registry.get(call.name)
+        acts = spec is not None and spec.side_effect
+        if acts:
+            self.finish()
+        if self.held:
+            self.reads.append(_SUSPENDED)
+            return
+        if self.journal is not None:
+            self.journal.check()
+        started = self._start(call)
+        if not acts:
+            self.reads.append(started)
+            return
+        self.results.append(self._ended(started))
+        self.kept = len(self.results)
+        self.held = self.results[-1].suspended
+
+    def finish(self) -> None:
+        """Wait for the reads that run."""
+        for running in self.reads:
+            self.results.append(self._ended(running))
+        self.reads = []
+        self.held = self.held or any(result.suspended for result in self.results[self.kept :])
+
+    def _start(self, planned: PlannedCall) -> _Running | ToolResult:
+        if planned.answer is not None:
+            return planned.answer
+        call = admit(
+            self.registry,
+            planned.name,
+            planned.arguments,
+            self.ctx,
+            allowlist=self.allowlist,
+            cache=self.cache,
+            approved=planned.approved,
+        )
         if isinstance(call, ToolResult):
             return call
+        ctx = self.ctx
         if not ctx.idempotency_key and ctx.run_id:
             ctx = dataclasses.replace(ctx, idempotency_key=f"{ctx.run_id}:{call.signature}")
         if ctx.children is not None:
             ctx = dataclasses.replace(ctx, children=ctx.children.of(call.signature))
+        known = self._begin(call)
+        if known is not None:
+            return known
+        if call.spec.side_effect:
+            failpoint("effect.after_begin")
         started = time.monotonic()
+        running = _Running(call, started, ctx.children, len(self.results), self.journal)
         try:
-            task = TOOL_THREADS.start(_invocation(call, ctx))
+            running.start(_invocation(call, ctx))
         except TooManyThreadsError as error:
-            return ToolResult.failure("tool_error", f"The tool was not started: {error}.", retryable=True)
-        return _Running(call, task, started, ctx.children)
+            refusal = ToolResult.failure("tool_error", f"The tool was not started: {error}.", retryable=True)
+            running.note(refusal, late=False)
+            return refusal
+        return running
 
-    def _finish(self, running: _Running | ToolResult, cache: Cache | None) -> ToolResult:
-        if isinstance(running, ToolResult):
-            return _clean(running, 0.0)
-        spec = running.call.spec
-        in_time = running.task.wait(running.started + spec.timeout_s - time.monotonic())
-        elapsed_ms = (time.monotonic() - running.started) * 1000
-        if not in_time:
-            return _clean(_timed_out(spec), elapsed_ms)
-        if running.children is not None and running.children.suspended:
-            return _SUSPENDED  # whatever the tool has made of it
-        try:
-            value = running.task.result()
-        except BaseException as error:  # noqa: BLE001 - a tool may raise anything
-            return _clean(_failed(spec, error), elapsed_ms)
-        result = _clean(ToolResult(True, _cut(_text(value), spec.max_result_chars), raw=value), elapsed_ms)
-        if cache is not None and spec.acts_once:
-            cache[running.call.signature] = result.content
+    def _begin(self, call: Admitted) -> ToolResult | None:
+        """Note that a side effect begins; what answers in its place, if it may not be made."""
+        if self.journal is None or not call.spec.side_effect:
+            return None
+        position = len(self.results)
+        reads = {at: self.results[at] for at in range(self.kept, position)}
+        answer = self.journal.begin(position, call.spec, call.signature, reads)
+        if answer is None:
+            return None
+        if answer.ok and self.cache is not None and call.spec.acts_once:
+            self.cache.setdefault(call.signature, answer.content)
+        return self._asked(call.spec, answer)
+
+    def _asked(self, spec: ToolSpec, result: ToolResult) -> ToolResult:
+        """The result, or that a person is to be asked for it."""
+        unknown = result.error_code == "outcome_unknown"
+        if unknown and self.journal is not None and self.journal.asks(spec):
+            return dataclasses.replace(_SUSPENDED, asks=True)
         return result
+
+    def _ended(self, running: _Running | ToolResult) -> ToolResult:
+        if isinstance(running, ToolResult):
+            return _clean(running, running.elapsed_ms)
+        spec = running.call.spec
+        result = running.wait()
+        if result is None:
+            return self._asked(spec, _clean(_timed_out(spec), running.elapsed_ms))
+        if running.children is not None and running.children.suspended:
+            running.note(_SUSPENDED, late=False)
+            return _SUSPENDED  # whatever the tool has made of it
+        if spec.side_effect:
+            failpoint("effect.after_tool")
+        running.note(result, late=False)
+        if spec.side_effect:
+            failpoint("effect.after_done")
+        if result.ok and self.cache is not None and spec.acts_once:
+            self.cache[running.call.signature] = result.content
+        return result
+
+
+class _Running:
+    """A call on its way, on a thread of its own until its time is over."""
+
+    def __init__(
+        self,
+        call: Admitted,
+        started: float,
+        children: Children | None,
+        position: int,
+        journal: Journal | None,
+    ) -> None:
+        self.call = call
+        self.children = children
+        self._started = started
+        self._position = position
+        self._journal = journal if call.spec.side_effect else None
+        self._guard = threading.Lock()
+        self._returned = False
+        self._abandoned = False
+
+    @property
+    def elapsed_ms(self) -> float:
+        """Since it began."""
+        return (time.monotonic() - self._started) * 1000
+
+    def start(self, invoke: Callable[[], Any]) -> None:
+        """Have a thread do it.
+
+        Raises:
+            TooManyThreadsError: when there is none.
+        """
+        self._task = TOOL_THREADS.start(lambda: self._run(invoke))
+
+    def _run(self, invoke: Callable[[], Any]) -> ToolResult:
+        spec = self.call.spec
+        try:
+            value = invoke()
+        except BaseException as error:  # noqa: BLE001 - a tool may raise anything
+            result = _failed(spec, error)
+        else:
+            result = ToolResult(True, _cut(_text(value), spec.max_result_chars), raw=value)
+        result = _clean(result, self.elapsed_ms)
+        with self._guard:
+            self._returned = True
+            late = self._abandoned
+        if late:
+            # Nobody waits for it any more, but it is a fact.
+            self.note(result, late=True)
+        return result
+
+    def wait(self) -> ToolResult | None:
+        """Its result, or None when its time is over before there is one."""
+        self._task.wait(self._started + self.call.spec.timeout_s - time.monotonic())
+        with self._guard:
+            if not self._returned:
+                self._abandoned = True
+                return None
+        self._task.wait(_HAND_OVER_SECONDS)
+        result: ToolResult = self._task.result()
+        return result
+
+    def note(self, result: ToolResult, *, late: bool) -> None:
+        """Tell the journal, if it is a side effect."""
+        if self._journal is not None:
+            self._journal.done(self._position, self.call.spec, self.call.signature, result, late=late)
 
 
 def _invocation(call: Admitted, ctx: CallContext) -> Callable[[], Any]:
@@ -166,13 +302,17 @@ def _invocation(call: Admitted, ctx: CallContext) -> Callable[[], Any]:
     return invoke
 
 
+def outcome_unknown(spec: ToolSpec, why: str) -> ToolResult:
+    """The result of a call with a side effect of which nobody knows whether it has acted."""
+    advice = "Do not call it again before you have verified with another tool whether it did."
+    if spec.idempotent:
+        advice = "To call it again with the same arguments is safe: it does not act twice."
+    return ToolResult.failure("outcome_unknown", f"{why} It may have taken effect or not. {advice}")
+
+
 def _timed_out(spec: ToolSpec) -> ToolResult:
     if spec.side_effect:
-        return ToolResult.failure(
-            "outcome_unknown",
-            f"No answer within {spec.timeout_s:g} s. It may have taken effect or not. "
-            "Do not call it again before you have verified with another tool whether it did.",
-        )
+        return outcome_unknown(spec, f"No answer within {spec.timeout_s:g} s.")
     return ToolResult.failure(
         "timeout",
         f"No answer within {spec.timeout_s:g} s. Ask for less, use another tool, or go on without it.",

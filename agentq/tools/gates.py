@@ -39,6 +39,7 @@ def admit(
     *,
     allowlist: Sequence[str] | None = None,
     cache: Mapping[str, str] | None = None,
+    approved: bool = False,
 ) -> Admitted | ToolResult:
     """The admitted call, or the result that takes its place: a refusal, or what the cache holds."""
     spec = _exists(registry, name, allowlist)
@@ -54,7 +55,7 @@ def admit(
     # Before the approval: what was done once in this run is not asked for again.
     if cache is not None and spec.acts_once and signature in cache:
         return ToolResult(ok=True, content=cache[signature], cached=True)
-    if spec.requires_approval and signature not in ctx.approved_calls:
+    if spec.requires_approval and not approved and signature not in ctx.approved_calls:
         return ToolResult.failure(
             "needs_approval",
             "A person must approve this call before it is made. It was not made. "

@@ -15,6 +15,8 @@ ERROR_CODES = frozenset(
         "timeout",
         "tool_error",
         "outcome_unknown",
+        "approval_denied",
+        "approval_expired",
     }
 )
 """Every reason for which a call has no good result. After `outcome_unknown` the tool may have acted."""
@@ -37,7 +39,9 @@ class ToolResult:
     elapsed_ms: float = 0.0
     cached: bool = False
     suspended: bool = False
-    """It is no result yet: the call waits for children, or for a call before it that does."""
+    """It is no result yet: the call waits for children or a person, or for a call before it that does."""
+    asks: bool = False
+    """Of a suspended one: a person must say whether a call that may have acted is made again."""
 
     @classmethod
     def failure(cls, code: str, content: str, *, retryable: bool = False) -> ToolResult:

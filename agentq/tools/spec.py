@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
+OnUnknown = Literal["tell", "ask"]
 DEFAULT_TIMEOUT_S = 20.0
 DEFAULT_RESULT_CHARS = 8_000
 
@@ -34,6 +35,8 @@ class ToolSpec:
     timeout_s: float = DEFAULT_TIMEOUT_S
     max_result_chars: int = DEFAULT_RESULT_CHARS
     context_params: tuple[str, ...] = ()
+    on_unknown: OnUnknown | None = None
+    """Nobody knows whether a call has acted: `tell` the model, or `ask` a person. None: as its agent says."""
 
     @property
     def is_read_only(self) -> bool:

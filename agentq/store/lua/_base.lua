@@ -82,3 +82,7 @@ end
 
 -- The first script of a namespace opens its ledger. A reserve without one is refused.
 local function open_ledger() redis.call('HSETNX', LEDGER, 'born', int(now_ms())) end
+
+-- The form of the state that this release writes and reads. It is raised with a structure that an older release would
+-- not understand; `worker_sign_on` puts it into force once no older worker is alive.
+local SCHEMA = 1

@@ -51,6 +51,32 @@ local function unpark(id, run, scopes)
   redis.call('HDEL', run, 'park_scope', 'park_unit', 'park_kind', 'park_need', 'park_policy', 'park_till')
 end
 
+-- ── pause ───────────────────────────────────────────────────────────────────────────────────────
+-- How often the tick looks whether a paused run may go on after all: who resumed its batch may not have come to it.
+local HELD_LOOK_MS = 300000
+
+-- `paused` of the run's hash, or of its batch's. Both are flags: they count where a run would be claimed.
+local function is_paused(own, batch)
+  return own or (batch and batch ~= '' and redis.call('HEXISTS', P .. 'batch:' .. batch, 'paused') == 1)
+end
+
+-- Queued, and paused: no hint brings it to a worker. Its escrow stays.
+local function hold(id, run, scopes)
+  redis.call('HSET', run, 'state', 'held')
+  redis.call('ZADD', P .. 'watch', int(now_ms() + HELD_LOOK_MS), id)
+  mark_idle(run, scopes, 1)
+end
+
+-- Back to queued. Without a message: the tick sends the first one.
+local function let_go(id, run, scopes)
+  local now = now_ms()
+  local due = math.max(now, tonumber(redis.call('HGET', run, 'not_before')) or 0)
+  mark_idle(run, scopes, -1)
+  redis.call('HSET', run, 'state', 'queued', 'not_before', int(due))
+  redis.call('HDEL', run, 'hints')
+  redis.call('ZADD', P .. 'watch', int(due), id)
+end
+
 -- Queue a run that waited. The hint that it left when it began to wait is pushed; without one the tick sends it.
 local function queue_at_once(id, run)
   local now = now_ms()

@@ -1,5 +1,5 @@
 -- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger, _reservations and _parking.
-local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers'}
+local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers', ':effects', ':decisions'}
 local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
 
 -- An account and what the checkpoint says of it come and go together.
@@ -83,7 +83,9 @@ end
 local function end_run(id, run, reason, now, fields)
   local f = redis.call('HMGET', run, 'fence', 'batch', 'parent', 'claimed', 'ms', 'state', 'scopes')
   local scopes = scopes_in(f[7])
-  if f[6] == 'parked' then unpark(id, run, scopes) elseif f[6] == 'waiting' then mark_idle(run, scopes, -1) end
+  if f[6] == 'parked' then unpark(id, run, scopes)
+  elseif f[6] == 'waiting' or f[6] == 'held' then mark_idle(run, scopes, -1) end
+  redis.call('ZREM', P .. 'inbox', id)
   forfeit_open(id, run, scopes)
   release_escrow(id, run, scopes)
   redis.call('DEL', run .. ':open', run .. ':awaits')
@@ -91,7 +93,8 @@ local function end_run(id, run, reason, now, fields)
   if f[4] and (f[6] == 'running' or f[6] == 'cancelling') then spent = spent + math.max(0, now - tonumber(f[4])) end
   redis.call('HSET', run, 'state', 'ended', 'stop_reason', reason, 'ended', int(now), 'fence', raised(f[1]),
     'ms', int(spent), unpack(fields))
-  redis.call('HDEL', run, 'pending', 'deadline', 'not_before', 'hints', 'parked', 'wind', 'gathering', 'wake_hint')
+  redis.call('HDEL', run, 'pending', 'deadline', 'not_before', 'hints', 'parked', 'wind', 'gathering', 'wake_hint',
+    'paused', 'suspect', 'on_expired')
   redis.call('ZREM', P .. 'watch', id)
   close_run(id)
   if f[2] and f[2] ~= '' then
@@ -117,12 +120,46 @@ local function refusal(id, run, state, current, mine, op, now)
   return {'CANCELLED'}
 end
 
--- Back to `queued`: anyone may claim the run from now on, or from `due` when it is delayed.
-local function requeue(id, run, now, due, fields)
-  local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms')
+-- Leave `running` for another live state: the fence is raised, the time inside the step is added up.
+local function leave(id, run, state, now, due, fields)
+  local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms', 'suspect')
   local spent = (tonumber(f[3]) or 0) + math.max(0, now - (tonumber(f[2]) or now))
-  redis.call('HSET', run, 'state', 'queued', 'fence', raised(f[1]), 'ms', int(spent), unpack(fields))
+  redis.call('HSET', run, 'state', state, 'fence', raised(f[1]), 'ms', int(spent), unpack(fields))
+  if f[4] then redis.call('HDEL', run, 'suspect') end
   redis.call('ZADD', P .. 'watch', int(due), id)
+end
+
+-- Back to `queued`: anyone may claim the run from now on, or from `due` when it is delayed.
+local function requeue(id, run, now, due, fields) leave(id, run, 'queued', now, due, fields) end
+
+-- Leave `waiting` because a person has decided, or the time for that is over: the calls that may be made are made.
+local function decided(id, run)
+  mark_idle(run, scopes_in(redis.call('HGET', run, 'scopes')), -1)
+  redis.call('ZREM', P .. 'inbox', id)
+  redis.call('HDEL', run, 'deadline', 'pending', 'on_expired')
+  queue_at_once(id, run)
+end
+
+-- The results that a commit has taken into the thread leave the journal. What has begun and is not known to be done stays:
+-- what comes late is still a fact.
+local function forget_done(run)
+  local journal = redis.call('HGETALL', run .. ':effects')
+  for i = 2, #journal, 2 do
+    if string.sub(journal[i], 1, 5) == 'done ' then redis.call('HDEL', run .. ':effects', journal[i - 1]) end
+  end
+end
+
+-- What a run is at, for people: the step is counted from 1, as in its thread.
+local function place_of(run, state, step, phase)
+  local at = 'step ' .. int(tonumber(step) + 1)
+  if state == 'waiting' then return at .. ', waiting' end
+  if state ~= 'running' and state ~= 'cancelling' then return 'before ' .. at end
+  if phase ~= 'tools' then return at .. ', in its model call' end
+  for _, text in ipairs(redis.call('HVALS', run .. ':effects')) do
+    local of, tool = string.match(text, '^started %S+ (%d+) (.*):%x+$')
+    if of == step then return at .. ', in ' .. tool end
+  end
+  return at .. ', in its tools'
 end
 
 -- After an outage nobody is rescued too early: a gap since the last tick, or time going back, gives

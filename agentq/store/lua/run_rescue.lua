@@ -4,8 +4,8 @@
 --
 -- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
--- ARGV  1 run id   2 lease ms   3 grace ms   4 deaths on one step that end the run
--- REPLY {"RESCUED", step} | {"WOKEN", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
+-- ARGV  1 run id   2 lease ms   3 grace ms   4 how much later a suspect may be claimed, ms
+-- REPLY {"RESCUED", step} | {"SUSPECT", step} (it is claimed later, and alone) | {"WOKEN", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
 -- FLAGS allow-oom
 local id, lease, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local run, watch = run_key(id), P .. 'watch'
@@ -14,13 +14,13 @@ if not due then return {'GONE'} end
 local now = now_ms()
 if tonumber(due) > now then return {'NOT_DUE'} end
 local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes', 'park_till', 'park_unit', 'park_scope',
-  'gathering')
+  'gathering', 'suspect', 'on_expired')
 local state = f[1]
 if not state or state == 'ended' then
   redis.call('ZREM', watch, id)
   return {'GONE'}
 end
-if state == 'queued' then return {'NOT_DUE'} end
+if state == 'queued' or state == 'held' then return {'NOT_DUE'} end
 if state == 'parked' then
   -- Its window is new, or it has waited for money as long as any run may: then its closing turn is made.
   if now >= tonumber(f[5]) then redis.call('HSET', run, 'wind', f[6] .. ' ' .. f[7]) end
@@ -31,6 +31,15 @@ if state == 'waiting' and f[8] then
   -- It has waited for its children as long as it wanted to; the caller sends the hint.
   redis.call('HDEL', run, 'wake_hint')
   go_on(id, run)
+  return {'WOKEN', f[2]}
+end
+if state == 'waiting' and f[10] == 'tell' then
+  -- Nobody has decided: the calls are refused, and the model hears why.
+  for _, call in ipairs(cjson.decode(redis.call('HGET', run, 'pending'))) do
+    redis.call('HSETNX', run .. ':decisions', call.id, cjson.encode({verdict = 'expired', at = int(now)}))
+  end
+  redis.call('HDEL', run, 'wake_hint')
+  decided(id, run)
   return {'WOKEN', f[2]}
 end
 if state == 'waiting' then
@@ -48,10 +57,17 @@ if state == 'cancelling' then
 end
 local deaths = (tonumber(f[3]) or 0) + 1
 redis.call('HINCRBY', run, 'rescues', 1)
-if deaths >= tonumber(ARGV[4]) then
-  end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths)})
+-- Only who has died as a suspect, with no other one in its process, is taken for what killed it.
+if f[9] then
+  end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths), 'stop_detail',
+    'the process died ' .. int(deaths) .. ' times in ' .. place_of(run, state, f[2], redis.call('HGET', run, 'phase'))})
   return {'ENDED', 'attempts_exhausted'}
 end
 forfeit_open(id, run, scopes_in(f[4]))
+if deaths >= 2 then
+  local due = now + tonumber(ARGV[4])
+  requeue(id, run, now, due, {'deaths', int(deaths), 'not_before', int(due)})
+  return {'SUSPECT', f[2]}
+end
 requeue(id, run, now, now + grace, {'deaths', int(deaths)})
 return {'RESCUED', f[2]}

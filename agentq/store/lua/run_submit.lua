@@ -13,10 +13,13 @@
 --         and last, of a child: count 2, its parent and the fence of the step that starts it or ''
 -- REPLY {"CREATED", run} | {"EXISTS", run} | {"CONFLICT", run}
 --       | {"ORPHAN", state of the parent or ''} (it is not live) | {"STALE"} (the step is somebody else's by now)
+--       | {"SCHEMA", version} (the state is newer than this script)
 --       | {"CHILDREN", the most that a run may start} | {"DEPTH", the most ancestors}
 local CHILDREN_MAX, DEPTH_MAX = 100, 4
 local id, custom, hash, batch, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local run = run_key(id)
+local schema = redis.call('HGET', LEDGER, 'schema')
+if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
 if redis.call('EXISTS', run) == 1 then
   return {redis.call('HGET', run, 'hash') == hash and 'CREATED' or 'CONFLICT', id}
 end

@@ -3,9 +3,9 @@
 -- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id
---       4 outcome: tools | continue | wait | gather | end   5 stop reason (end), deadline ms from now (wait), the operation
---         of this claim that must have come before (continue, gather), or ''
---       6 grace ms until a lost message is sent again (continue)
+--       4 outcome: tools | continue | wait | gather | end   5 stop reason (end), the operation of this claim that must have
+--         come before (continue, gather, wait), or ''
+--       6 grace ms until a lost message is sent again (continue), deadline ms from now (wait)
 --       7 reservation or ''   8 how it closes   9 usd   10 tokens
 --      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items,
 --         the hint to push (continue): count 0 or 2, queue key and message
@@ -14,7 +14,8 @@
 -- FLAGS allow-oom
 local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step', 'stop_reason', 'scopes')
+local f = redis.call('HMGET', run, 'state', 'fence', 'op', 'deaths', 'failures', 'step', 'stop_reason', 'scopes',
+  'error', 'head')
 local state = f[1]
 if not state then return {'MISSING'} end
 if f[3] == op then
@@ -28,9 +29,13 @@ if ARGV[7] ~= '' and close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, t
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 -- The server was rolled back to before the reply was kept: what its tools gave would stand alone.
-if (outcome == 'continue' or outcome == 'gather') and ARGV[5] ~= '' and f[3] ~= ARGV[5] then return {'STALE'} end
+if outcome ~= 'end' and ARGV[5] ~= '' and f[3] ~= ARGV[5] then return {'STALE'} end
 local fields, at = take(11)
 local lists = {}
+if outcome == 'end' and ARGV[5] ~= 'finished' then
+  -- Where a retry goes on: before the closing turn, which this commit brings.
+  redis.call('HSET', run, 'reopen', int(redis.call('LLEN', run .. ':msgs')), 'reopen_head', f[10])
+end
 for _, part in ipairs({':msgs', ':trace'}) do
   lists[part], at = take(at)
   if #lists[part] > 0 then redis.call('RPUSH', run .. part, unpack(lists[part])) end
@@ -39,8 +44,8 @@ local cached, hint
 cached, at = take(at)
 hint, at = take(at)
 if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
-if f[4] then redis.call('HDEL', run, 'deaths') end
-if f[5] then redis.call('HDEL', run, 'failures', 'unclear', 'error') end
+if f[4] then redis.call('HDEL', run, 'deaths', 'suspect') end
+if f[5] or f[9] then redis.call('HDEL', run, 'failures', 'unclear', 'error') end
 fields[#fields + 1] = 'op'
 fields[#fields + 1] = op
 if outcome == 'end' then
@@ -49,6 +54,7 @@ elseif outcome == 'tools' then
   redis.call('HSET', run, 'phase', 'tools', unpack(fields))
 elseif outcome == 'continue' then
   forfeit_open(id, run, scopes)
+  forget_done(run)
   fields[#fields + 1] = 'step'
   fields[#fields + 1] = int(tonumber(f[6]) + 1)
   fields[#fields + 1] = 'phase'
@@ -58,6 +64,7 @@ elseif outcome == 'continue' then
 elseif outcome == 'gather' then
   -- It waits for children, without a lease. Those that have ended by now will not tell it: they are looked at here.
   forfeit_open(id, run, scopes)
+  forget_done(run)
   local children, gathers, live, till = nil, nil, 0, nil
   children, at = take(at)
   gathers = take(at)
@@ -75,18 +82,19 @@ elseif outcome == 'gather' then
   fields[#fields + 1] = int(till)
   fields[#fields + 1] = 'gathering'
   fields[#fields + 1] = int(live)
-  requeue(id, run, now, till, fields)
-  redis.call('HSET', run, 'state', 'waiting')
+  leave(id, run, 'waiting', now, till, fields)
   mark_idle(run, scopes, 1)
   if live == 0 or till <= now then go_on(id, run) end
 else
+  -- It waits for a person. Whatever has a result by now is in the journal.
   forfeit_open(id, run, scopes)
+  local till = now + tonumber(ARGV[6])
   fields[#fields + 1] = 'phase'
   fields[#fields + 1] = 'tools'
   fields[#fields + 1] = 'deadline'
-  fields[#fields + 1] = int(now + tonumber(ARGV[5]))
-  requeue(id, run, now, now + tonumber(ARGV[5]), fields)
-  redis.call('HSET', run, 'state', 'waiting')
+  fields[#fields + 1] = int(till)
+  leave(id, run, 'waiting', now, till, fields)
+  redis.call('ZADD', P .. 'inbox', int(now), id)
   mark_idle(run, scopes, 1)
 end
 return {'OK'}

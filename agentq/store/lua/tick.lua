@@ -6,13 +6,15 @@
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
--- REPLY {{run, step, run, step, …}, {run, run, …}, {some of the scopes in which runs are parked}, {events to be logged}}
+-- REPLY {"SCHEMA", version} (the state is newer than this script) | {{run, step, run, step, …}, {run, run, …}, {some of the scopes in which runs are parked}, {events to be logged}}
 -- FLAGS allow-oom
 local room, rescues = tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, watch = now_ms(), P .. 'watch'
 -- So many lists of parked runs are swept in one tick, any of them: each costs every worker a script.
 local LISTS_MAX = 100
+local schema = redis.call('HGET', LEDGER, 'schema')
+if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
 patience(now, tonumber(ARGV[1]))
 -- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
 local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
@@ -20,6 +22,17 @@ local hints, due = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT', 0, ARGV[2])) do
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
+  if f[1] == 'held' then
+    -- Who resumed its batch, or cancelled it, may not have come to this run.
+    local h = redis.call('HMGET', run, 'paused', 'batch', 'scopes')
+    local cancelled = h[2] ~= '' and redis.call('HEXISTS', P .. 'batch:' .. h[2], 'cancelled') == 1
+    if is_paused(h[1], h[2]) and not cancelled then
+      redis.call('ZADD', watch, int(now + HELD_LOOK_MS), id)
+    else
+      let_go(id, run, scopes_in(h[3]))
+      f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
+    end
+  end
   if f[1] == 'queued' and recovering > now then
     redis.call('ZADD', watch, int(recovering), id)
   elseif f[1] == 'queued' then
@@ -33,7 +46,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
       redis.call('HSET', run, 'hints', int(sent))
     end
     redis.call('ZADD', watch, int(now + math.min(longest, grace * 2 ^ math.min(sent, 30))), id)
-  elseif #due < rescues then
+  elseif f[1] ~= 'held' and #due < rescues then
     due[#due + 1] = id
   end
 end

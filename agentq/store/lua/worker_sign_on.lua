@@ -4,18 +4,30 @@
 -- KEYS  1 routing key
 -- ARGV  1 worker   2 for how long, in ms   3 process, as it asks for reservations   4 the highest number of its
 --       reservations that was acknowledged
--- REPLY {"OK"} | {"ROLLBACK", the highest number of the process that is known}
+-- REPLY {"OK"} | {"SCHEMA", version} (the state is newer than this script) | {"ROLLBACK", the highest number of the process that is known}
 -- FLAGS allow-oom
-local workers, processes, now = P .. 'workers', P .. 'processes', now_ms()
+local workers, processes, schemas, now = P .. 'workers', P .. 'processes', P .. 'schemas', now_ms()
+local schema = tonumber(redis.call('HGET', LEDGER, 'schema') or 0)
+if schema > SCHEMA then return {'SCHEMA', int(schema)} end
 -- So many have their numbers kept, by when they were last seen. By count and not by age: a clock that jumps, or a
 -- process that was frozen for long, must not look like a rollback.
 local KEPT = 10000
 redis.call('ZADD', workers, int(now + tonumber(ARGV[2])), ARGV[1])
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', int(now))) do redis.call('HDEL', schemas, gone) end
 redis.call('ZREMRANGEBYSCORE', workers, '-inf', int(now))
 redis.call('ZADD', processes, int(now), ARGV[3])
 for _, gone in ipairs(redis.call('ZRANGE', processes, 0, -KEPT - 1)) do
   redis.call('ZREM', processes, gone)
   redis.call('HDEL', LEDGER, 'op:' .. gone)
+end
+redis.call('HSET', schemas, ARGV[1], int(SCHEMA))
+if schema < SCHEMA then
+  -- Put into force when nobody is left who would not understand it.
+  local oldest = SCHEMA
+  for _, worker in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+    oldest = math.min(oldest, tonumber(redis.call('HGET', schemas, worker) or 0))
+  end
+  if oldest == SCHEMA then redis.call('HSET', LEDGER, 'schema', int(SCHEMA)) end
 end
 local known = tonumber(redis.call('HGET', LEDGER, 'op:' .. ARGV[3])) or 0
 if known < tonumber(ARGV[4]) then return {'ROLLBACK', int(known)} end

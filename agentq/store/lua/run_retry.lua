@@ -1,0 +1,59 @@
+-- Reopen a run that has ended: from its last committed step, before its closing turn. It is another generation of the
+-- same run: what it has spent and done stays.
+--
+-- USES  ledger reservations fit parking runs
+-- KEYS  1 routing key
+-- ARGV  1 run id   2 operation id   3 generation that the caller has seen   4 head of the thread   5 messages to keep
+--       6 limit in nano-USD, '-' for none, '' as it was   7 the same in tokens   8 trace event
+--       9 n, then n fields and values of the run's hash
+-- REPLY {"RETRIED", step} | {"LIVE", state} | {"CHANGED"} (since the caller has looked) | {"GONE", what is missing}
+--       | {"ORPHAN", state of the parent or ''} (it is not live) | {"MISSING"}
+local id, op = ARGV[1], ARGV[2]
+local run = run_key(id)
+local f = redis.call('HMGET', run, 'state', 'op', 'generation', 'batch', 'custom_id', 'tenant', 'parent', 'stop_reason',
+  'step', 'scopes', 'fence')
+if not f[1] then return {'MISSING'} end
+if f[2] == op then return {'RETRIED', f[9]} end
+if f[1] ~= 'ended' then return {'LIVE', f[1]} end
+if (f[3] or '0') ~= ARGV[3] then return {'CHANGED'} end
+local keep = tonumber(ARGV[5])
+if redis.call('LLEN', run .. ':msgs') < keep then return {'GONE', 'messages'} end
+if redis.call('EXISTS', scope_key('run:' .. id)) == 0 then return {'GONE', 'account'} end
+local batch = f[4] ~= '' and P .. 'batch:' .. f[4]
+if batch and redis.call('EXISTS', batch) == 0 then return {'GONE', 'batch'} end
+local scopes = scopes_in(f[10])
+if f[7] then
+  local state = redis.call('HGET', run_key(f[7]), 'state')
+  if not state or state == 'ended' or state == 'cancelling' then return {'ORPHAN', state or ''} end
+end
+local now = now_ms()
+for _, part in ipairs(RUN_PARTS) do redis.call('PERSIST', run .. part) end
+persist_account('run:' .. id)
+redis.call('LTRIM', run .. ':msgs', 0, keep - 1)
+redis.call('RPUSH', run .. ':trace', ARGV[8])
+for i, name in ipairs({'ul', 'tl'}) do
+  local limit = ARGV[5 + i]
+  if limit == '-' then redis.call('HDEL', scope_key('run:' .. id), name)
+  elseif limit ~= '' then redis.call('HSET', scope_key('run:' .. id), name, int(amount(limit))) end
+end
+redis.call('HDEL', run, 'stop_reason', 'stop_scope', 'stop_detail', 'stopped_at', 'answer', 'ended', 'reopen',
+  'reopen_head', 'failures', 'unclear', 'error', 'deaths')
+if ARGV[6] ~= '' or ARGV[7] ~= '' then redis.call('HDEL', run, 'limits') end
+local fields = take(9)
+redis.call('HSET', run, 'state', 'queued', 'op', op, 'generation', int(tonumber(ARGV[3]) + 1), 'head', ARGV[4],
+  'fence', raised(f[11]), 'not_before', int(now), unpack(fields))
+-- What a person was asked is asked again.
+if redis.call('HGET', run, 'phase') == 'tools' then redis.call('DEL', run .. ':decisions') end
+if batch then
+  redis.call('HDEL', batch, 'cancelled')
+  for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', batch .. part) end
+  persist_account('batch:' .. f[4])
+  redis.call('SADD', batch .. ':open', id)
+  redis.call('HINCRBY', batch, 'ended', -1)
+  if redis.call('HINCRBY', batch, 'stop:' .. f[8], -1) == 0 then redis.call('HDEL', batch, 'stop:' .. f[8]) end
+elseif f[5] ~= '' and not f[7] then
+  redis.call('PERSIST', P .. 'ids:' .. f[6] .. ':' .. f[5])
+end
+if f[7] then count_descendant(id, scopes, 1) end
+redis.call('ZADD', P .. 'watch', int(now), id)
+return {'RETRIED', f[9]}
