@@ -262,8 +262,8 @@ class Runs:
         delta: Delta,
         settlement: Settlement | None,
         pending: Sequence[Mapping[str, Any]],
-        *,
         deadline_ms: int,
+        *,
         fields: Mapping[str, str] | None = None,
         kept: bool = False,
     ) -> Answer:
