@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -16,13 +17,14 @@ from typing import Any
 
 from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool
-from celery.signals import worker_shutdown
+from celery.signals import worker_shutdown, worker_shutting_down
 
-from agentq.core.errors import UsageError
+from agentq.core.errors import SchemaError, UsageError
 from agentq.core.failpoints import check_failpoints, failpoint
 from agentq.engine.rescue import rescue_due
 from agentq.engine.workbench import Workbench
-from agentq.worker.transport import wake_when_done
+from agentq.worker.drain import Drain
+from agentq.worker.transport import wake, wake_when_done
 
 log = logging.getLogger("agentq.worker")
 
@@ -43,6 +45,7 @@ class Background:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.lease_seconds = bench.lease_ms / 1000
         self.tick_seconds = tick_seconds
+        self._told_to_stop = False
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._every, args=(work, seconds), name=name, daemon=True)
@@ -67,11 +70,22 @@ class Background:
         except Exception as error:  # noqa: BLE001 - Redis may be gone already; the entry ends by itself
             log.info("sign_off_failed error=%r", error)
 
+    def stop_worker(self, why: str) -> None:
+        """Stop this process as SIGTERM does: the steps at hand are finished or given back. Once is enough."""
+        if self._told_to_stop:
+            return
+        self._told_to_stop = True
+        log.error("this worker stops by itself: %s", why)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def heartbeat(self) -> None:
         """Renew all leases of this process and count it as alive."""
         failpoint("heartbeat.before")
         self.bench.leases.renew()
-        self.bench.store.watch.sign_on(self.name, 2 * self.lease_seconds)
+        try:
+            self.bench.store.watch.sign_on(self.name, 2 * self.lease_seconds)
+        except SchemaError as error:
+            self.stop_worker(f"{error}; {error.hint}")
 
     def tick(self) -> None:
         """Look at the runs that are due."""
@@ -100,8 +114,10 @@ class Background:
             wait = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - jitter: workers must not march in step
 
 
-def add_background(celery: Celery, bench: Callable[[], Workbench], *, tick_seconds: float) -> None:
-    """Have every worker of this app start its background with it."""
+def add_background(
+    celery: Celery, bench: Callable[[], Workbench], *, tick_seconds: float, drain_seconds: float
+) -> None:
+    """Have every worker of this app start its background with it, and drain when it stops."""
 
     class BackgroundStep(bootsteps.StartStopStep):
         """Starts after the pool and stops after it: leases are renewed until the last step is done."""
@@ -122,10 +138,42 @@ def add_background(celery: Celery, bench: Callable[[], Workbench], *, tick_secon
         def start(self, worker: Any) -> None:
             # One line for each run that ends, also where the worker itself is quiet.
             logging.getLogger("agentq").setLevel(logging.INFO)
+            hub = getattr(worker, "hub", None)
             background = Background(bench(), tick_seconds=tick_seconds, slots=worker.pool.num_processes)
             background.start()
-            worker_shutdown.connect(lambda **_: background.stop(), sender=worker, weak=False)
-            if worker.app.conf.worker_disable_prefetch and getattr(worker, "hub", None) is not None:
-                wake_when_done(worker.pool, worker.hub)
+            self.drain = Drain(
+                bench(),
+                seconds=drain_seconds,
+                sign_off=background.stop,
+                wake=(lambda: wake(hub)) if hub is not None else (lambda: None),
+            )
+            self.drain.start()
+            if threading.current_thread() is threading.main_thread():
+                _drain_on_signals(worker.hostname, self.drain)
+            worker_shutdown.connect(self._ended, sender=worker, weak=False)
+            if worker.app.conf.worker_disable_prefetch and hub is not None:
+                wake_when_done(worker.pool, hub)
+
+        def close(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
+            # Before the pool waits for its threads, whatever it is that stops the worker.
+            self.drain.closing()
+
+        def _ended(self, **_: Any) -> None:
+            self.drain.closing()
+            self.drain.done.wait()
 
     celery.steps["worker"].add(BackgroundStep)
+
+
+def _drain_on_signals(hostname: str, drain: Drain) -> None:
+    """Begin the drain when Celery is told to stop; from then on a signal is the drain's own."""
+    # Celery cannot stop threads "cold": SIGQUIT would be a traceback.
+    signal.signal(signal.SIGQUIT, signal.getsignal(signal.SIGTERM))
+
+    def told(exitcode: int = 0, **_: Any) -> None:
+        drain.signalled(exitcode)
+        # Celery ignores a second SIGTERM, and tries the same at a second SIGINT.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, lambda *_: drain.signalled(exitcode))
+
+    worker_shutting_down.connect(told, sender=hostname, weak=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 from celery.concurrency import get_implementation
 
 from agentq import AgentQ
-from agentq.core.errors import UsageError
+from agentq.core.errors import SchemaError, UsageError
 from agentq.worker.background import Background
 from agentq.worker.embedded import EmbeddedServer
 
@@ -50,3 +53,23 @@ def test_a_process_that_has_stopped_is_not_alive_although_a_heartbeat_was_on_its
     background.stop()
     background._threads[0].join(5)
     assert app.workers() == []
+
+
+def test_a_worker_that_is_older_than_the_state_stops_as_if_it_were_told_to_and_says_why(
+    server: EmbeddedServer, namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Once: a second signal would cut the steps at hand."""
+    app = AgentQ("t", redis_url=server.url, namespace=namespace)
+    background = Background(app.bench, tick_seconds=60, slots=1)
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *args: sent.append(args))
+
+    def newer(*_: Any) -> None:
+        raise SchemaError(9)
+
+    monkeypatch.setattr(background.bench.store.watch, "sign_on", newer)
+    with caplog.at_level(logging.INFO, "agentq.worker"):
+        background.heartbeat()
+        background.heartbeat()
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+    assert caplog.messages == [f"this worker stops by itself: {SchemaError(9)}; {SchemaError(9).hint}"]
