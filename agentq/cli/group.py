@@ -32,6 +32,7 @@ VERBS = {
     "ledger": "The ledger's books: verify, export.",
     "prices": "What models cost: list, check, import, diff.",
     "cancel": "Cancel a run, or what is left of a batch.",
+    "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
     "doctor": "Check the server, the broker and the workers.",
 }
 

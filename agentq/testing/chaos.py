@@ -1,0 +1,227 @@
+"""The whole: an app's agents through every crash point and every fault, beside an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentq.app import AgentQ
+from agentq.core.errors import AgentQError
+from agentq.core.failpoints import FAILPOINTS
+from agentq.core.lifecycle import StopReason
+from agentq.testing.case import UNDISTURBED, Case, chosen, matrix
+from agentq.testing.files import read
+from agentq.testing.nursery import Nursery, nursery
+from agentq.testing.plan import Plan
+from agentq.testing.play import Play, Played
+from agentq.testing.stage import PASSES, ROWS, Ground, Scene
+from agentq.testing.verdict import Facts, RunFacts, Violation, facts_of, judge
+from agentq.worker.embedded import EmbeddedServer
+
+JOBS = 12 * (os.cpu_count() or 1)
+"""Cases at once. They mostly wait: for leases to end, and for hints to be sent again."""
+CASE_SECONDS = 90.0
+"""How long a case may take beyond ten times as long as the undisturbed one."""
+PASSES_OF_A_POINT = 3
+_LONGEST = ("lost", "late")
+"""Faults that wait the longest: they begin first, so that none is left alone at the end."""
+_SERVER = "server"
+WHY_NOT: Mapping[str, str] = {
+    "step.after_wait": "no call of the script waits for a person",
+    "step.after_spawn": "no tool of the script starts children",
+    "step.after_gather": "no tool of the script waits for children",
+    "step.after_convert": "no run is stopped, so there is no closing turn",
+    "step.after_closing": "no run is stopped, so there is no closing turn",
+    "step.after_commit": "each run has one step",
+    "step.after_model_commit": "the script calls no tools",
+    "step.after_tools": "the script calls no tools",
+    "effect.after_begin": "the script calls no tool with a side effect",
+    "effect.after_tool": "the script calls no tool with a side effect",
+    "effect.after_done": "the script calls no tool with a side effect",
+}
+"""Points that an app need not come by, and what it is without then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One case, and what does not hold in it."""
+
+    case: Case
+    seconds: float
+    violations: list[Violation]
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it all."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    undisturbed: list[tuple[str, str, int]] = field(default_factory=list)
+    """Of each row its agent, its stop reason and its steps when nothing goes wrong."""
+    unreached: dict[str, str] = field(default_factory=dict)
+    """Points that the app does not come by, with the reason."""
+    threads_of_app: list[str] = field(default_factory=list)
+    """Threads that the app starts when it is imported. They are in none of the processes of a case."""
+    seconds: float = 0.0
+    folder: Path | None = None
+    """Where the logs of all processes are, a folder for each case; None when nothing was found."""
+
+    @property
+    def violations(self) -> list[Violation]:
+        """All of them, in the order of the cases."""
+        return [violation for outcome in self.outcomes for violation in outcome.violations]
+
+
+def run_chaos(
+    reference: str,
+    app: AgentQ,
+    plan: Plan,
+    *,
+    only: str | None = None,
+    passes: int = PASSES_OF_A_POINT,
+    jobs: int = JOBS,
+    begin: Callable[[int], None] | None = None,
+    progress: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Play every case of an app. Its tools really run.
+
+    Args:
+        reference: `module:app`, importable from the current directory.
+        app: that app, imported here too.
+        plan: what is played in each case.
+        only: a pattern of names of cases.
+        passes: at how many passes of each point a process dies, a case each.
+        jobs: cases at once.
+        begin: told how many cases there are.
+        progress: told of each case that is over.
+
+    Raises:
+        UsageError: when the app cannot be imported in another process, or `only` matches nothing.
+        AgentQError: when the undisturbed case does not hold what all must.
+        UnavailableError: when no server can be started.
+    """
+    began = time.monotonic()
+    report = Report()
+    folder = Path(tempfile.mkdtemp(prefix="agentq-chaos-"))
+    try:
+        with _ground(reference, folder) as ground, nursery(ground) as children:
+            report.threads_of_app = children.threads_of_app
+            (folder / ROWS).write_text(json.dumps(plan.rows), encoding="utf-8")
+            stage = _Stage(ground, children, app)
+            undisturbed, passed = stage.undisturbed()
+            report.undisturbed = [_ended(facts) for facts in undisturbed.runs[: undisturbed.rows]]
+            report.unreached = _unreached(passed)
+            cases = chosen(matrix(passed, passes=passes), only)
+            if begin is not None:
+                begin(len(cases))
+            with ThreadPoolExecutor(jobs, thread_name_prefix="agentq-case") as pool:
+                order = sorted(cases, key=lambda case: case.fault not in _LONGEST)
+                for done in as_completed([pool.submit(stage.outcome, case, undisturbed) for case in order]):
+                    report.outcomes.append(done.result())
+                    if progress is not None:
+                        progress(report.outcomes[-1])
+        report.outcomes.sort(key=lambda outcome: cases.index(outcome.case))
+        report.folder = folder if report.violations else None
+    finally:
+        if report.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+class _Stage:
+    """Where the cases of one app are played."""
+
+    def __init__(self, ground: Ground, children: Nursery, app: AgentQ) -> None:
+        self._ground = ground
+        self._children = children
+        self._app = app
+        self._case_seconds = CASE_SECONDS
+
+    def _play(self, case: Case) -> Played:
+        slug = case.name.replace("/", "-").replace("#", "-")
+        scene = Scene(
+            namespace=f"chaos-{slug}",
+            folder=f"{self._ground.folder}/{slug}",
+            delivery=case.delivery,
+            pace=case.pace,
+        )
+        seconds = self._case_seconds
+        return Play(case, scene, self._ground, self._children, self._app, seconds=seconds).run()
+
+    def undisturbed(self) -> tuple[Facts, Counter[str]]:
+        """What comes of the rows when nothing goes wrong, and how often a process came by each point.
+
+        Raises:
+            AgentQError: when they do not end, or something does not hold already.
+        """
+        played = self._play(UNDISTURBED)
+        if played.trouble:
+            raise _fails_already(played.trouble, played)
+        facts = facts_of(played, self._ground, self._app)
+        for run in facts.runs:
+            if run.record.stop_reason is StopReason.MODEL_ERROR:
+                raise _fails_already(f"agent {run.record.spec.agent}: {run.record.stop_detail}", played)
+        for violation in judge(played, facts, facts):
+            raise _fails_already(violation.sentence, played)
+        self._case_seconds = CASE_SECONDS + 10 * played.seconds
+        passed: Counter[str] = Counter()
+        for counted in read(Path(played.scene.folder) / PASSES):
+            passed += Counter(counted)
+        return facts, passed
+
+    def outcome(self, case: Case, undisturbed: Facts) -> Outcome:
+        """Play one case and look at what it has left behind."""
+        played = self._play(case)
+        if played.trouble:
+            found = [Violation(case.name, "", "end", played.trouble)]
+        else:
+            found = judge(played, facts_of(played, self._ground, self._app), undisturbed)
+        if not played.reached and not found:
+            found = [Violation(case.name, "", "end", "no process came to its crash: nothing was tested")]
+        return Outcome(case, played.seconds, found)
+
+
+def _fails_already(sentence: str, played: Played) -> AgentQError:
+    said = [
+        line
+        for path in sorted(Path(played.scene.folder).glob("*.log"))
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+    ]
+    hint = "look at the script and the tools: no process was killed yet"
+    return AgentQError(
+        f"the undisturbed case fails already: {sentence}", hint="\n  ".join([hint, *said[-10:]])
+    )
+
+
+def _ended(facts: RunFacts) -> tuple[str, str, int]:
+    record = facts.record
+    return record.spec.agent, record.stop_reason.value if record.stop_reason else "", record.steps
+
+
+def _unreached(passed: Mapping[str, int]) -> dict[str, str]:
+    return {
+        point: WHY_NOT.get(point, "it should have been")
+        for point in FAILPOINTS
+        if not passed.get(point) and not point.startswith("rescue.")
+    }
+
+
+@contextmanager
+def _ground(reference: str, folder: Path) -> Iterator[Ground]:
+    """A server of our own, whose data are gone afterwards."""
+    server = EmbeddedServer.start(folder / _SERVER)
+    try:
+        yield Ground(reference, server.url, server.broker_url, str(folder))
+    finally:
+        server.stop()
+        shutil.rmtree(folder / _SERVER, ignore_errors=True)
