@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +13,7 @@ from agentq.cli.amount import KEEP, Keep, Limit, Nano, Tokens
 from agentq.cli.budgettree import node_fields, show_tree, usd
 from agentq.cli.console import plural
 from agentq.cli.globals import Verb, VerbGroup
+from agentq.cli.person import me
 from agentq.cli.scope import ONLY_NEW_RUNS, base_of, guess, parse_scope, require_subject
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
@@ -76,7 +74,7 @@ def _acting(name: str, *, needs_reason: bool = False) -> Callable[[Callable[...,
         ) -> None:
             actor = Actor(
                 check_name("operation", secrets.token_hex(8) if operation is None else operation),
-                encodable(by or _me()),
+                encodable(by or me()),
                 encodable(reason or ""),
             )
             function(Change(session, scope, actor), **own)
@@ -302,12 +300,3 @@ def _changes(nano: int, tokens: int) -> str:
     """`+5.000000 USD, -100 tokens`."""
     money = [f"{'-' if nano < 0 else '+'}{usd(abs(nano))} USD"] if nano else []
     return ", ".join([*money, *([f"{tokens:+d} tokens"] if tokens else [])])
-
-
-def _me() -> str:
-    """user@host, for the log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
