@@ -9,7 +9,7 @@ import click
 
 from agentq.cli.failure import UNAVAILABLE, is_unreachable
 from agentq.cli.globals import verb
-from agentq.core.errors import UnavailableError
+from agentq.core.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OLDEST = (7, 0)
 CLOCK_MS_MAX = 2_000
+VIOLATED = 3
+"""The exit code when something about the runs is not as it must be, and was not repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,21 @@ class Check:
 
 
 @verb("doctor")
-def command(session: Session) -> int:
-    """Check the state server, the broker and the workers, and say what to mend."""
+@click.option("--runs", is_flag=True, help="Look at every run, batch and key instead.")
+@click.option("--repair", is_flag=True, help="With --runs: put right what can be without a loss.")
+def command(session: Session, runs: bool, repair: bool) -> int:
+    """Check the state server, the broker and the workers, and say what to mend.
+
+    With --runs: whether every run is in one state, watched and rightly counted, and holds no money that it
+    must not hold, and whether every key has an end. Exact while workers run. The exit code is 3 when
+    something is found and not repaired.
+    """
+    if repair and not runs:
+        raise UsageError(
+            "--repair needs --runs: the server is yours to mend", hint="agentq doctor --runs --repair"
+        )
+    if runs:
+        return _examine(session, repair=repair)
     checks, code = diagnose(session)
     if session.console.json:
         session.console.document(
@@ -49,6 +64,18 @@ def command(session: Session) -> int:
         if not check.ok and check.fix:
             session.console.out(f"     {'':<16}→ {check.fix}")
     return code
+
+
+def _examine(session: Session, *, repair: bool) -> int:
+    from agentq.cli.checkup import document, show
+    from agentq.store.checkup import examine
+
+    checkup = examine(session.server_app().store, repair=repair)
+    if session.console.json:
+        session.console.document(document(checkup))
+    else:
+        show(session.console, checkup)
+    return VIOLATED if checkup.violations else 0
 
 
 def diagnose(session: Session) -> tuple[list[Check], int]:

@@ -1,0 +1,42 @@
+-- Which members of an index do not belong there, at one instant; with repair they are taken out.
+--
+-- USES  ledger reservations fit parking
+-- KEYS  1 routing key
+-- ARGV  1 index: watch | inbox | parked:<list> | batch:<b>:open   2 1 to repair, or ''   3 and on: members that it had
+-- REPLY {"OK", 1 when it is a list of parked runs that is not in `parked`, else 0, run, …}
+-- FLAGS allow-oom
+local index, repair = ARGV[1], ARGV[2] == '1'
+local key, list, batch = P .. index, string.match(index, '^parked:(.*)$'), string.match(index, '^batch:(.*):open$')
+
+local function is_member(id)
+  if batch then return redis.call('SISMEMBER', key, id) == 1 end
+  return redis.call('ZSCORE', key, id) ~= false
+end
+
+local function belongs(id)
+  local f = redis.call('HMGET', run_key(id), 'state', 'park_scope', 'gathering', 'batch')
+  if list then return f[1] == 'parked' and f[2] == list end
+  if index == 'inbox' then return f[1] == 'waiting' and not f[3] end
+  return f[1] and f[1] ~= 'ended' and (not batch or f[4] == batch)
+end
+
+local function take_out(id)
+  if list then strike(list, id) elseif batch then redis.call('SREM', key, id) else redis.call('ZREM', key, id) end
+end
+
+local reply = {'OK', 0}
+if list and redis.call('EXISTS', key) == 1 and redis.call('SISMEMBER', P .. 'parked', list) == 0 then
+  reply[2] = 1
+  if repair then
+    redis.call('SADD', P .. 'parked', list)
+    redis.call('HSET', LEDGER, 'parked', redis.call('SCARD', P .. 'parked'))
+  end
+end
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  if is_member(id) and not belongs(id) then
+    reply[#reply + 1] = id
+    if repair then take_out(id) end
+  end
+end
+return reply
