@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentq.engine.rescue import rescue_due
 from agentq.provider.errors import RateLimited
-from agentq.store.watch import DEATHS_MAX, Rescue
+from agentq.store.watch import Rescue
 from agentq.tools import tool
 from tests.support.harness import (
     LEASE_MS,
@@ -77,9 +77,11 @@ def test_a_run_that_waited_for_its_provider_goes_on_although_every_worker_is_ful
 def test_a_step_that_kills_every_worker_ends_its_run(rig: Rig):
     rig.agent(Moody(["done"]), look)
     run = rig.submit()
-    for _ in range(DEATHS_MAX):
+    for verdict in ("RESCUED", "SUSPECT", "ENDED"):
         claim_run(rig.store, run)
         done = rig.revive(run)
+        assert [item.verdict for item in done] == [verdict]
+        ready(rig.store, run)
     assert done == [Rescue("ENDED", reason="attempts_exhausted")]
     rig.drain()
     assert rig.record(run).stop_reason == "attempts_exhausted"

@@ -564,7 +564,8 @@ def test_a_worker_that_does_not_know_the_agent_leaves_the_run_to_others(rig: Rig
     rig.step()
     record = rig.record(run)
     assert (record.state, record.usd_nano, record.attempts) == ("queued", 0, 1)
-    assert before + 5_000 <= rig.store.watch.live()[run] <= rig.store.watch.server_ms() + 5_000
+    assert before + 5_000 <= rig.store.watch.live()[run] <= rig.store.watch.server_ms() + 7_000
+    assert record.last_error == "waits for a worker that knows agent 'a'"
     rig.check()
     rig.agents = agents
     assert finish_or_fail(rig, run).stop_reason == "finished"

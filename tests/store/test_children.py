@@ -245,7 +245,7 @@ def test_a_child_that_ends_in_any_way_lets_its_parent_go_on(store: Store, ended:
         case _:
             store.client.hset(store.keys.clock, mapping={"tick": store.watch.server_ms(), "granted": 0})
             claim_run(store, "c1")
-            store.client.hset(store.keys.run("c1"), "deaths", 4)
+            store.client.hset(store.keys.run("c1"), "suspect", 1)
             age(store, "c1")
             assert store.watch.rescue("c1", LEASE_MS).verdict == "ENDED"
     assert state_of(store, "c1") == "ended"
@@ -371,7 +371,8 @@ def test_cancelling_a_batch_stops_also_what_its_ended_rows_have_left_behind(stor
     lease = family(store, "c1", batch="b1")
     store.batches.seal("b1")
     store.runs.commit_end(lease, EMPTY, None, StopReason.FINISHED)
-    assert cancel_batch(store, "b1", by="test") == 0
+    cancelled = cancel_batch(store, "b1", by="test")
+    assert (cancelled.live, cancelled.children) == (0, 1)
     assert state_of(store, "c1") == "ended"
     assert endless(store) == set()
 

@@ -11,8 +11,9 @@ import pytest
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Actor, Delta, Failure, Parked, RunSpec, Settlement
 from agentq.store import Store, keys
+from agentq.store.approvals import Wanted
+from agentq.store.effects import Effect
 from agentq.store.keys import PERMANENT
-from agentq.store.watch import DEATHS_MAX
 from tests.support.harness import (
     HELLO,
     LEASE_MS,
@@ -23,6 +24,7 @@ from tests.support.harness import (
     due,
     dump,
     open_batch,
+    ready,
     reserve,
     steady,
     submit_run,
@@ -54,10 +56,11 @@ def end(store: Store, run_id: str, ending: str) -> None:
             age(store, run_id)
             store.watch.rescue(run_id, LEASE_MS)
         case "exhausted" | "thawed":
-            for _ in range(DEATHS_MAX):
+            for _ in range(3):
                 steady(store)
                 age(store, run_id)
                 store.watch.rescue(run_id, LEASE_MS)
+                ready(store, run_id)
                 store.runs.claim(run_id, None, LEASE_MS)
             if ending == "thawed":
                 store.runs.commit_continue(lease, DELTA, settle)
@@ -111,7 +114,7 @@ def test_a_namespace_in_which_all_has_ended_has_only_permanent_keys_without_an_e
     endless = {name for name, (_, has_end) in dump(store, without=()).items() if not has_end}
     scopes = {"global", "tenant:acme", "tenant:acme@day", "tenant:acme@month", "agent:a", "agent:b"}
     stay = {f"scope:{scope}" for scope in scopes} | {"checkpoint:global", "checkpoint:tenant:acme"}
-    assert endless == {*PERMANENT, *stay} - {"watch", "parked"}
+    assert endless == {*PERMANENT, *stay} - {"watch", "parked", "inbox"}
     check_invariants(store, runs)
 
 
@@ -162,7 +165,14 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     submit_run(store, "live", batch="b9", custom_id="x")
     lease = claim_run(store, "live").lease
     reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
-    store.runs.commit_wait(lease, DELTA, None, [], 60_000)
+    effect = Effect(lease, "c1", "pay:0123456789abcdef", once=True)
+    assert store.effects.begin(effect, retry=False, reads={}) == ("GO", "")
+    happened.append(seen(store))
+    calls = [{"id": "c1"}, {"id": "c2"}]
+    store.runs.commit_wait(lease, DELTA, None, calls, 60_000, fields={"on_expired": "tell"})
+    store.control.pause_many(["live"], "me")
+    (taken,) = store.approvals.decide([Wanted("live", "c1", "approve", "me")])
+    assert (taken.word, taken.left) == ("DECIDED", 1)
     happened.append(seen(store))
     submit_run(store, "dry", batch="b9")
     lease = claim_run(store, "dry").lease
@@ -186,6 +196,14 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     store.runs.release(claim_run(store, "again").lease, delay_ms=1000, failed=Failure("why", 1))
     happened.append(seen(store))
     everything(store)
+    happened.append(seen(store))
+    submit_run(store, "worse")
+    again = claim_run(store, "worse").lease
+    store.runs.commit_end(again, DELTA, None, StopReason.MODEL_ERROR)
+    happened.append(seen(store))
+    reopening = store.control.reopening("worse")
+    assert reopening is not None
+    store.control.retry("worse", reopening, head="{}", event="[]")
     happened.append(seen(store))
     rows = table()
     used: set[str] = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agentq.core.records import Delta, Settlement
 from agentq.store import Store
-from agentq.store.watch import DEATHS_MAX
 from tests.support.harness import (
     GRACE_MS,
     LEASE_MS,
@@ -24,10 +23,12 @@ from tests.support.harness import (
 )
 
 NOTHING_TO_SETTLE = Settlement("", "release")
+DEATHS = 3
+"""Deaths on one step that end a run: two make it a suspect, and it dies as one."""
 
 
 def rescue(store: Store, run_id: str = "r1") -> list[str]:
-    return call(store, "run_rescue", run_id, LEASE_MS, GRACE_MS, DEATHS_MAX)
+    return call(store, "run_rescue", run_id, LEASE_MS, GRACE_MS, 0)
 
 
 def again_changes_nothing(store: Store, run_id: str = "r1") -> None:
@@ -96,24 +97,23 @@ def test_the_last_death_on_one_step_ends_the_run_and_closes_its_money(store: Sto
     open_batch(store)
     submit_run(store, batch="b1", custom_id="x")
     store.batches.seal("b1")
-    for death in range(1, DEATHS_MAX + 1):
+    for verdict in (["RESCUED", "0"], ["SUSPECT", "0"], ["ENDED", "attempts_exhausted"]):
         lease = claim_run(store).lease
         reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
         steady(store)
         age(store, "r1")
-        last = death == DEATHS_MAX
-        assert rescue(store) == (["ENDED", "attempts_exhausted"] if last else ["RESCUED", "0"])
+        assert rescue(store) == verdict
     again_changes_nothing(store)
-    assert money(store, "global") == {"us": 7 * DEATHS_MAX, "ts": 7 * DEATHS_MAX, "uf": 7 * DEATHS_MAX}
+    assert money(store, "global") == {"us": 7 * DEATHS, "ts": 7 * DEATHS, "uf": 7 * DEATHS}
     record = store.runs.read("r1")
     assert record is not None
-    assert (record.stop_reason, record.attempts) == ("attempts_exhausted", DEATHS_MAX + 1)
+    assert (record.stop_reason, record.attempts) == ("attempts_exhausted", DEATHS + 1)
     check_invariants(store, ["r1"])
 
 
 def test_a_commit_between_deaths_begins_their_count_again(store: Store):
     submit_run(store)
-    for _ in range(DEATHS_MAX + 2):
+    for _ in range(DEATHS + 2):
         lease = claim_run(store).lease
         store.runs.commit_tools(lease, Delta("{}"), NOTHING_TO_SETTLE)
         steady(store)

@@ -29,7 +29,7 @@ from tests.support.harness import (
 )
 
 REPLY = '{"role":"assistant","content":"x"}'
-OUTCOMES = {"tools": "", "continue": "", "wait": "60000", "end": "finished"}
+OUTCOMES = {"tools": "", "continue": "", "wait": "", "end": "finished"}
 
 
 @pytest.fixture
