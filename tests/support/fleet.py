@@ -22,6 +22,7 @@ from agentq import AgentQ, Batch
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NANO
 from agentq.core.records import RunRecord
+from agentq.store.checkup import examine
 from agentq.worker.command import worker_argv
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.processes import ProcessGroup
@@ -163,8 +164,7 @@ class Fleet:
         self.server = EmbeddedServer.start(self.home)
 
     def check(self, batch: str, *, steps: int) -> None:
-        """What must hold when everything has ended: each step once, the money whole, nothing left open."""
-        store = self.app.store
+        """What must hold when everything has finished: each step once, the money whole, nothing left open."""
         for run in self.app.batch(batch).runs():
             record, thread = run.record(), run.thread()
             assert record.stop_reason is StopReason.FINISHED, record
@@ -173,6 +173,12 @@ class Fleet:
                 f"step {n + 1}" for n in range(steps)
             ]
             assert sum(bool(m.tool_calls) for m in thread.messages) == steps - 1
+        self.check_closed(batch)
+
+    def check_closed(self, batch: str) -> None:
+        """What must hold when everything has ended, in whatever way: the money whole, nothing left open."""
+        store = self.app.store
+        for run in self.app.batch(batch).runs():
             assert store.ledger.open_reservations(run.id) == {}
             account = store.ledger.account(f"run:{run.id}")
             assert (account.reserved_nano, account.escrowed_nano) == (0, 0)
@@ -183,6 +189,8 @@ class Fleet:
             assert (account.tokens_reserved, account.tokens_escrowed) == (0, 0), account
         assert store.ledger.account("global").spent_nano >= self.billed_nano()
         assert store.watch.live() == {}
+        found = examine(store).findings
+        assert not found, found
 
     def end(self) -> None:
         """Kill everything that was started."""
