@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from agentq.core.errors import SchemaError
 from agentq.store.audit import chunks
 from agentq.store.connect import Store
 from agentq.store.owners import STAYS, owner_of
@@ -96,6 +97,7 @@ class Checkup:
     repaired: int = 0
     uncounted: list[str] = field(default_factory=list)
     """Batches that changed all the while, so that their counters were not compared with their runs."""
+    _known: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 
     @property
     def violations(self) -> int:
@@ -103,7 +105,10 @@ class Checkup:
         return self.found.total() - self.repaired
 
     def add(self, code: str, subject: str, detail: str = "", *, repaired: bool = False) -> None:
-        """Count a finding, and keep it if there is room."""
+        """Count a finding, once, and keep it if there is room."""
+        if (code, subject, detail) in self._known:  # a key or an entry may be read twice
+            return
+        self._known.add((code, subject, detail))
         sentence, advice = _KINDS[code]
         self.found[code] += 1
         self.repaired += repaired
@@ -116,6 +121,9 @@ def examine(store: Store, *, repair: bool = False) -> Checkup:
 
     Repairing ends no run and gives no money back; a reservation that nobody holds is charged in full. What it
     does not touch, a person must see to. A second call finds only what is left.
+
+    Raises:
+        SchemaError: when the state is newer than this release understands; nothing was changed.
     """
     return _Examination(store, repair=repair).whole()
 
@@ -133,6 +141,7 @@ class _Examination:
         self._checkup = Checkup()
 
     def whole(self) -> Checkup:
+        self._look_at_members("watch", [])  # a state that is too new is refused before anything is changed
         lists, batches = set[str](), set[str]()
         for names in chunks(self._names(), CHUNK):
             self._checkup.keys += len(names)
@@ -165,6 +174,8 @@ class _Examination:
         states = []
         for run_id, reply in zip(run_ids, self._scripts.call_many("run_check", calls), strict=True):
             match reply:
+                case ["SCHEMA", version]:
+                    raise SchemaError(int(version))
                 case ["GONE"]:
                     pass
                 case ["OK", state, parent, list(found)]:
@@ -214,14 +225,20 @@ class _Examination:
 
     def _look_at_index(self, index: str, members: Iterable[str]) -> None:
         for some in chunks(members, CHUNK):
-            match self._scripts.call("index_check", index, self._repair, *some):
-                case ["OK", unknown, *strays]:
-                    if unknown == 1:
-                        self._checkup.add("unknown_list", f"list {index}", repaired=bool(self._repair))
-                    for run_id in strays:
-                        self._checkup.add("stray", f"run {run_id}", f"`{index}`", repaired=bool(self._repair))
-                case reply:
-                    raise unexpected("index_check", reply)
+            self._look_at_members(index, some)
+
+    def _look_at_members(self, index: str, members: Sequence[str]) -> None:
+        repaired = bool(self._repair)
+        match self._scripts.call("index_check", index, self._repair, *members):
+            case ["SCHEMA", version]:
+                raise SchemaError(int(version))
+            case ["OK", unknown, *strays]:
+                if unknown == 1:
+                    self._checkup.add("unknown_list", f"list {index}", repaired=repaired)
+                for run_id in strays:
+                    self._checkup.add("stray", f"run {run_id}", f"`{index}`", repaired=repaired)
+            case reply:
+                raise unexpected("index_check", reply)
 
     # ── batches ─────────────────────────────────────────────────────────────────────────────────
 

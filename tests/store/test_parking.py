@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from agentq.core.records import Delta, Denied, Granted, Lease, Parked, Recovering, Settlement
+from agentq.core.records import Delta, Denied, Granted, Lease, Parked, Recovering, RunSpec, Settlement
 from agentq.store import Store
 from tests.support.harness import (
+    HELLO,
     LEASE_MS,
+    RETENTION_MS,
     age,
     by,
     call,
@@ -39,7 +41,8 @@ def blocked(store: Store, kind: str, scope: str = "batch:b1", *, admitted: bool 
     if admitted:
         assert isinstance(reserve(store, lease, 1, usd=1, tokens=1, escrow_usd=10), Granted)
         store.runs.commit_tools(lease, EMPTY, Settlement(f"{lease.fence}:1", "release"))
-    submit_run(store, "r2", batch="b1", scopes=("run:r1",))
+    child = RunSpec(agent="a", tenant="acme", batch="b1", ancestors=("r1",))
+    store.runs.submit([("r2", child, [HELLO])], heads=["{}"], retention_ms=RETENTION_MS)
     other = claim_run(store, "r2").lease
     store.ledger.set_limit(scope, usd=30 if kind == "never" else 100, actor=by())
     match kind:

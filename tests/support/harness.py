@@ -41,6 +41,7 @@ from agentq.engine.workbench import Workbench
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Usage
+from agentq.store.checkup import examine
 from agentq.store.connect import Store
 from agentq.store.ledger import PARK_MS
 from agentq.store.scripts import Scripts
@@ -285,6 +286,13 @@ def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = Tru
         capped: no account stands above its limit (not where a test made a call cost more than its bound).
     """
     invariants.check(dump(store, without=()), run_ids, capped=capped)
+    check_runs(store)
+
+
+def check_runs(store: Store, *, besides: Sequence[str] = ("overdue",)) -> None:
+    """The checkup finds nothing `besides` what a test means: here it makes runs due, and no worker looks."""
+    found = [finding for finding in examine(store).findings if finding.code not in besides]
+    assert not found, found
 
 
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────────

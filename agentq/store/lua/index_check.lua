@@ -3,10 +3,14 @@
 -- USES  ledger reservations fit parking
 -- KEYS  1 routing key
 -- ARGV  1 index: watch | inbox | parked:<list> | batch:<b>:open   2 1 to repair, or ''   3 and on: members that it had
--- REPLY {"OK", 1 when it is a list of parked runs that is not in `parked`, else 0, run, …}
+-- REPLY {"SCHEMA", version} (the state is newer than this script)
+--       | {"OK", 1 when it is a list of parked runs that is not in `parked`, else 0, run, …}
 -- FLAGS allow-oom
 local index, repair = ARGV[1], ARGV[2] == '1'
 local key, list, batch = P .. index, string.match(index, '^parked:(.*)$'), string.match(index, '^batch:(.*):open$')
+
+local schema = redis.call('HGET', LEDGER, 'schema')
+if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
 
 local function is_member(id)
   if batch then return redis.call('SISMEMBER', key, id) == 1 end

@@ -3,13 +3,16 @@
 -- USES  ledger reservations fit parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 1 to repair, or ''   3 ms after which a run that is due, and at which nobody has looked, is a finding
--- REPLY {"GONE"} | {"OK", state or '', parent or '', {finding, detail, 1 when it was repaired, …}}
+-- REPLY {"SCHEMA", version} (the state is newer than this script) | {"GONE"}
+--       | {"OK", state or '', parent or '', {finding, detail, 1 when it was repaired, …}}
 -- FLAGS allow-oom
 local id, repair, late_ms = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 local run, watch, now = run_key(id), P .. 'watch', now_ms()
 local f = redis.call('HMGET', run, 'state', 'parent', 'scopes', 'fence', 'batch', 'tenant', 'custom_id', 'ttl', 'paused',
   'deadline', 'gathering', 'park_scope', 'parked', 'descendants', 'stop_reason')
 local state, batch = f[1], f[5] or ''
+local schema = redis.call('HGET', LEDGER, 'schema')
+if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
 if redis.call('EXISTS', run) == 0 then return {'GONE'} end
 
 local found = {}
@@ -39,7 +42,9 @@ if state == 'parked' and not f[12] then find('unlisted', 'none')
 elseif state == 'parked' and not redis.call('ZSCORE', list_key(f[12]), id) then
   find('unlisted', f[12], function() enlist(f[12], id, f[13] or now) end)
 end
-if state == 'held' and due and due > now + HELD_LOOK_MS and not is_paused(f[9], batch) then find('not_paused', '', look_now) end
+if state == 'held' and due and due > now + HELD_LOOK_MS and not is_paused(f[9], batch) then
+  find('not_paused', '', look_now)
+end
 if state == 'waiting' then
   if not f[10] then find('no_deadline', '') end
   if f[11] then
