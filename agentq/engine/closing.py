@@ -42,6 +42,7 @@ def close(step: Step, reason: StopReason) -> None:
         _failed(step, result, reason, granted, converted=converted)
         return
     result, cost, settlement = settle(step.agent, result, granted)
+    step.hold.flight = settlement
     step.snapshot.usage += result.usage
     apply_closing(step.agent, step.thread, reason, result, cost=cost)
     failpoint("step.after_closing")
@@ -55,6 +56,7 @@ def _money(step: Step, request: ChatRequest) -> tuple[Granted | Denied | None, b
     """
     kept = {"head": step.delta().head} | ({"stop_scope": step.stop_scope} if step.stop_scope else {})
     step.unsent = Settlement(step.ledger.reservation(step.lease, step.requests + 1), "restore")
+    step.hold.flight = step.unsent
     answer = step.ledger.convert(step.lease, step.requests + 1, park_ms=step.bench.park_ms, fields=kept)
     if answer is None:
         fresh = closing_rungs(step.agent, step.thread, request)

@@ -144,13 +144,10 @@ class Step:
         self.snapshot = self._snapshot(kept)
         self.thread = self.snapshot.thread
         self.budgets = _budgets(claim)
-        decided = decisions_of(claim.decisions, pending_calls(self.thread)) if claim.decisions else {}
-        self.decided = {
-            call_signature(call.name, call.arguments): decided[call.id]
-            for call in pending_calls(self.thread)
-            if call.id in decided
-        }
-        self.approved: frozenset[str] = frozenset(self.decided)
+        calls = pending_calls(self.thread) if claim.decisions else []
+        decided = decisions_of(claim.decisions, calls)
+        self.decided = [(call, decided[call.id]) for call in calls if call.id in decided]
+        self.approved = frozenset(call_signature(call.name, call.arguments) for call, _ in self.decided)
         """Calls that a person has decided on, this way or that: nobody is asked again."""
         self.fields: dict[str, str] = {}
         """What the run is to remember with the next commit, beside its thread."""
@@ -201,21 +198,33 @@ class Step:
             self.fields["stop_detail"] = "definition_changed"
 
     def denied(self) -> bool:
-        """Record what was decided; whether the run ends here because a call was refused."""
-        refused = ""
-        for signature, decision in self.decided.items():
-            tool = signature.rpartition(":")[0]
-            by = f" by {decision.by}" if decision.by else ""
-            self.thread.record(
-                decision.verdict, f"{tool}{by}", ok=decision.verdict == "approve", call=signature
-            )
-            if decision.verdict == "deny":
-                refused = refused or f"{tool} was refused{by}"
-        if not refused or self.agent.on_denied != "stop":
+        """Whether the run ends here because a call was refused."""
+        refusals = [(call, decision) for call, decision in self.decided if decision.verdict == "deny"]
+        if not refusals or self.agent.on_denied != "stop":
             return False
+        call, decision = refusals[0]
+        refused = f"{call.name} was refused by {decision.by}"
+        if decision.reason:
+            refused += f": {decision.reason}"
+        self.record_decisions()
         end(self.thread, StopReason.APPROVAL_DENIED, refused)
         self.finish(None, detail=refused)
         return True
+
+    def record_decisions(self) -> None:
+        """Record what people have said about the calls of this step: once, with the commit that ends it."""
+        for call in pending_calls(self.thread):
+            for question, decision in self.claim.decisions.items():
+                # An attempt that is asked about has the id of its call and its own number.
+                if question != call.id and not question.startswith(f"{call.id}@"):
+                    continue
+                detail = call.name if question == call.id else f"{call.name}, which may have acted"
+                detail += f" by {decision.by}" if decision.by else ""
+                detail += ", with other arguments" if decision.arguments else ""
+                detail += f": {decision.reason}" if decision.reason else ""
+                approved = decision.verdict == "approve"
+                signature = call_signature(call.name, call.arguments)
+                self.thread.record(decision.verdict, detail, ok=approved, call=signature)
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────
 
@@ -274,6 +283,7 @@ class Step:
         """
         # Named before it is asked for: where the answer is lost, nothing was sent.
         self.unsent = Settlement(self.ledger.reservation(self.lease, self.requests + 1), "release")
+        self.hold.flight = self.unsent
         answer = self.ledger.reserve(
             self.lease,
             self.requests + 1,
@@ -396,6 +406,8 @@ class Step:
         results = journal.explained(results)
         done = [(call, result) for call, result in zip(calls, results, strict=True) if not result.suspended]
         later = len(calls) - len(done)
+        if not later:
+            self.record_decisions()
         apply_results(
             self.agent, self.thread, [call for call, _ in done], [result for _, result in done], later=later
         )
@@ -435,6 +447,7 @@ class Step:
 
     def ask_again(self, calls: Sequence[ToolCall], journal: StepJournal) -> None:
         """A person says whether these calls, which may have acted, are made again."""
+        calls = [journal.executed(call) for call in calls]
         self.thread.pending_approvals = [call_signature(call.name, call.arguments) for call in calls]
         self.thread.record("outcome_unknown", ", ".join(call.name for call in calls), ok=False)
         self.ask([(journal.question(call), call, "unknown") for call in calls], self.kept)
