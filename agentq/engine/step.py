@@ -193,7 +193,7 @@ class Step:
             return
         self.thread.record("definition_changed", f"{self.claim.definition} to {definition}")
         self.fields["definition"] = definition
-        if self.agent.on_change == "finish" and self.thread.closing is None:
+        if self.agent.on_change == "finish" and self.thread.closing in (None, StopReason.CANCELLED):
             self.thread.closing = StopReason.CANCELLED
             self.fields["stop_detail"] = "definition_changed"
 

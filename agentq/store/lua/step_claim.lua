@@ -34,6 +34,8 @@ if l[2] and tonumber(l[2]) > SCHEMA then return {'SCHEMA', l[2]} end
 local replay = state == 'running' and fence_nonce(fence) == nonce
 if not replay then
   if state == 'running' or state == 'cancelling' then return {'BUSY'} end
+  if state == 'held' then return {'HELD'} end
+  if state == 'held' then return {'HELD'} end
   if state ~= 'queued' then return {'CLOSED'} end
   if f[7] then
     for _, ancestor in ipairs(ancestors_in(scopes_in(redis.call('HGET', run, 'scopes')))) do
