@@ -21,6 +21,7 @@ from agentq.core.text import encodable
 from agentq.provider.bounds import Anchor
 from agentq.provider.types import ChatResult, Message, Role, ToolCall, Usage
 from agentq.tools import CallContext, ToolResult, call_signature
+from agentq.tools.result import REFUSALS
 
 if TYPE_CHECKING:
     from agentq.agent.agent import Agent
@@ -189,7 +190,7 @@ def apply_results(
         signature, seen = call_signature(call.name, call.arguments), digest(result.content)
         detail = f"{call.name}:{'ok' if result.ok else result.error_code}"
         thread.record("tool_result", detail, ok=result.ok, call=signature, digest=seen)
-        thread.spend.tool_errors += not result.ok
+        thread.spend.tool_errors += not result.ok and result.error_code not in REFUSALS
         verdict = thread.detector.observe_digest(signature, seen) if thread.detector else Verdict.OK
         notes.append(REPEAT_WARNING if verdict is Verdict.WARN else "")
         if verdict is Verdict.WARN:

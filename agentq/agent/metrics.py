@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
-from agentq.agent.thread import Thread
+from agentq.agent.thread import Thread, TraceEvent
 from agentq.core.lifecycle import StopReason
+from agentq.tools.result import REFUSALS
 
 _BUDGETS = frozenset(reason.value for reason in StopReason if reason.is_budget)
 
@@ -20,8 +21,9 @@ class RunMetrics:
     """Rates are shares from 0 to 1, to three places; `mean_usd` is text with six.
 
     `steps_p50` is the median, `steps_p95` the nearest rank. `tool_error_rate` is over tool results; "not
-    found" is a result, not an error. `recovery_rate` is the share of finished runs among those that met a
-    tool error, 1.0 when none did. `unpriced_calls` counts model calls whose price is unknown.
+    found" is a result, not an error, and neither is a person's refusal. `recovery_rate` is the share of
+    finished runs among those that met a tool error, 1.0 when none did. `unpriced_calls` counts model calls
+    whose price is unknown.
     """
 
     runs: int = 0
@@ -47,7 +49,7 @@ def run_metrics(threads: Iterable[Thread]) -> RunMetrics:
         return RunMetrics()
     steps = sorted(thread.spend.steps for thread in runs)
     reasons = [thread.stop_reason for thread in runs]
-    results = [event.ok for thread in runs for event in thread.trace if event.kind == "tool_result"]
+    results = [_is_error(event) for thread in runs for event in thread.trace if event.kind == "tool_result"]
     failed = [thread for thread in runs if _met_an_error(thread)]
     usd = sum((thread.spend.usd for thread in runs), Decimal(0)) / len(runs)
     return RunMetrics(
@@ -55,7 +57,7 @@ def run_metrics(threads: Iterable[Thread]) -> RunMetrics:
         completion_rate=_share(reasons.count(StopReason.FINISHED.value), len(runs)),
         steps_p50=float(statistics.median(steps)),
         steps_p95=float(steps[math.ceil(95 * len(steps) / 100) - 1]),
-        tool_error_rate=_share(results.count(False), len(results)),
+        tool_error_rate=_share(results.count(True), len(results)),
         loop_rate=_share(reasons.count(StopReason.LOOP_DETECTED.value), len(runs)),
         budget_stop_rate=_share(sum(reason in _BUDGETS for reason in reasons), len(runs)),
         recovery_rate=_recovery(failed),
@@ -65,7 +67,11 @@ def run_metrics(threads: Iterable[Thread]) -> RunMetrics:
 
 
 def _met_an_error(thread: Thread) -> bool:
-    return any(event.kind == "tool_result" and not event.ok for event in thread.trace)
+    return any(event.kind == "tool_result" and _is_error(event) for event in thread.trace)
+
+
+def _is_error(event: TraceEvent) -> bool:
+    return not event.ok and event.detail.rpartition(":")[2] not in REFUSALS
 
 
 def _recovery(failed: list[Thread]) -> float:

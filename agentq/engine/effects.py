@@ -45,14 +45,14 @@ class StepJournal:
     def _planned(self, call: ToolCall) -> PlannedCall:
         known = _result_in(self._entry(call))
         if known is not None:
-            return PlannedCall(call.name, call.arguments, answer=known)
+            return PlannedCall(call.name, self.executed(call).arguments, answer=known)
         again, decision = self._again(call), self._decisions.get(call.id)
         if again is not None and again.verdict != "approve":
             return PlannedCall(call.name, call.arguments, answer=self._not_again(call, again))
         if decision is None:
-            return PlannedCall(call.name, call.arguments)
+            return PlannedCall(call.name, call.arguments, id=call.id)
         if decision.verdict == "approve":
-            return PlannedCall(call.name, decision.arguments or call.arguments, approved=True)
+            return PlannedCall(call.name, self.executed(call).arguments, approved=True, id=call.id)
         return PlannedCall(call.name, call.arguments, answer=_refused(decision))
 
     def _not_again(self, call: ToolCall, decision: Decision) -> ToolResult:
@@ -68,10 +68,33 @@ class StepJournal:
 
     def question(self, call: ToolCall) -> str:
         """The id under which a person is asked about an attempt: each attempt is a question of its own."""
-        begun = next((e for e in self._begun.values() if e.call == call.id), None)
+        begun = any(effect.call == call.id for effect in self._begun.values())
+        attempt = None if begun else self._attempt(call)
+        asked, fence = attempt or (call.id, self._step.lease.fence)
+        return f"{asked}@{fence.partition('-')[0]}"
+
+    def _attempt(self, call: ToolCall) -> tuple[str, str] | None:
+        """The call, or the equal one that speaks for it, and the fence under which that began."""
         entry = self._entry(call)
-        fence = self._step.lease.fence if begun or not entry else entry.split(" ")[1]
-        return f"{call.id}@{fence.partition('-')[0]}"
+        if entry:
+            return call.id, entry.split(" ")[1]
+        spec = self._step.agent.executor.registry.get(call.name)
+        if spec is None or not spec.acts_once:
+            return None
+        made = self.executed(call)
+        alike = f"{self._step.lease.step} {call_signature(made.name, made.arguments)}"
+        for other, text in self._step.claim.effects.items():
+            word, fence, what = text.split(" ", 2)
+            if word == "started" and what == alike:
+                return other, fence
+        return None
+
+    def executed(self, call: ToolCall) -> ToolCall:
+        """The call with the arguments with which it is made: a person may have changed them."""
+        decision = self._decisions.get(call.id)
+        if decision is None or not decision.arguments:
+            return call
+        return replace(call, arguments=decision.arguments)
 
     def _entry(self, call: ToolCall) -> str:
         return self._step.claim.effects.get(call.id, "")

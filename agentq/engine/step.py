@@ -206,25 +206,24 @@ class Step:
         refused = f"{call.name} was refused by {decision.by}"
         if decision.reason:
             refused += f": {decision.reason}"
-        self.record_decisions()
+        self.record_decisions(pending_calls(self.thread))
         end(self.thread, StopReason.APPROVAL_DENIED, refused)
         self.finish(None, detail=refused)
         return True
 
-    def record_decisions(self) -> None:
-        """Record what people have said about the calls of this step: once, with the commit that ends it."""
-        for call in pending_calls(self.thread):
+    def record_decisions(self, calls: Sequence[ToolCall]) -> None:
+        """Record what people have said about these calls: once, with the commit that has their results."""
+        for call in calls:
             for question, decision in self.claim.decisions.items():
-                # An attempt that is asked about has the id of its call and its own number.
+                # An attempt that is asked about has the id of its call and a number of its own.
                 if question != call.id and not question.startswith(f"{call.id}@"):
                     continue
                 detail = call.name if question == call.id else f"{call.name}, which may have acted"
                 detail += f" by {decision.by}" if decision.by else ""
                 detail += ", with other arguments" if decision.arguments else ""
                 detail += f": {decision.reason}" if decision.reason else ""
-                approved = decision.verdict == "approve"
                 signature = call_signature(call.name, call.arguments)
-                self.thread.record(decision.verdict, detail, ok=approved, call=signature)
+                self.thread.record(decision.verdict, detail, ok=decision.verdict == "approve", call=signature)
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────
 
@@ -406,8 +405,7 @@ class Step:
         results = journal.explained(results)
         done = [(call, result) for call, result in zip(calls, results, strict=True) if not result.suspended]
         later = len(calls) - len(done)
-        if not later:
-            self.record_decisions()
+        self.record_decisions([call for call, _ in done])
         apply_results(
             self.agent, self.thread, [call for call, _ in done], [result for _, result in done], later=later
         )

@@ -19,6 +19,7 @@ from agentq.tools.children import Children
 from agentq.tools.context import CallContext
 from agentq.tools.decorator import CONTEXT_FIELDS
 from agentq.tools.gates import Admitted, admit
+from agentq.tools.idempotency import call_signature
 from agentq.tools.journal import Journal, PlannedCall
 from agentq.tools.registry import ToolRegistry
 from agentq.tools.result import ToolResult
@@ -119,7 +120,7 @@ class _StepCalls:
         self.journal = journal
         self.results: list[ToolResult] = []
         self.reads: list[_Running | ToolResult] = []
-        self.kept = 0  # so many results are in the journal, or need not be
+        self.unkept: dict[int, ToolResult] = {}  # results of reads that are not in the journal yet
         self.held = False
 
     def add(self, call: PlannedCall) -> None:
@@ -138,18 +139,20 @@ class _StepCalls:
             self.reads.append(started)
             return
         self.results.append(self._ended(started))
-        self.kept = len(self.results)
         self.held = self.results[-1].suspended
 
     def finish(self) -> None:
         """Wait for the reads that run."""
         for running in self.reads:
-            self.results.append(self._ended(running))
+            result = self._ended(running)
+            self.unkept[len(self.results)] = result
+            self.results.append(result)
+            self.held = self.held or result.suspended
         self.reads = []
-        self.held = self.held or any(result.suspended for result in self.results[self.kept :])
 
     def _start(self, planned: PlannedCall) -> _Running | ToolResult:
         if planned.answer is not None:
+            self._keep(planned)
             return planned.answer
         call = admit(
             self.registry,
@@ -164,7 +167,9 @@ class _StepCalls:
             return call
         ctx = self.ctx
         if not ctx.idempotency_key and ctx.run_id:
-            ctx = dataclasses.replace(ctx, idempotency_key=f"{ctx.run_id}:{call.signature}")
+            # What may act again in the run is told apart by its call.
+            which = f":{planned.id}" if call.spec.repeatable and planned.id else ""
+            ctx = dataclasses.replace(ctx, idempotency_key=f"{ctx.run_id}:{call.signature}{which}")
         if ctx.children is not None:
             ctx = dataclasses.replace(ctx, children=ctx.children.of(call.signature))
         known = self._begin(call)
@@ -182,13 +187,19 @@ class _StepCalls:
             return refusal
         return running
 
+    def _keep(self, planned: PlannedCall) -> None:
+        """What is known of a call that acts once answers equal ones too, as if it had just been made."""
+        spec, answer = self.registry.get(planned.name), planned.answer
+        if spec is None or answer is None or self.cache is None or not (spec.acts_once and answer.ok):
+            return
+        self.cache.setdefault(call_signature(planned.name, planned.arguments), answer.content)
+
     def _begin(self, call: Admitted) -> ToolResult | None:
         """Note that a side effect begins; what answers in its place, if it may not be made."""
         if self.journal is None or not call.spec.side_effect:
             return None
-        position = len(self.results)
-        reads = {at: self.results[at] for at in range(self.kept, position)}
-        answer = self.journal.begin(position, call.spec, call.signature, reads)
+        answer = self.journal.begin(len(self.results), call.spec, call.signature, self.unkept)
+        self.unkept = {}
         if answer is None:
             return None
         if answer.ok and self.cache is not None and call.spec.acts_once:

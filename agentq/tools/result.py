@@ -21,6 +21,9 @@ ERROR_CODES = frozenset(
 )
 """Every reason for which a call has no good result. After `outcome_unknown` the tool may have acted."""
 
+REFUSALS = frozenset({"approval_denied", "approval_expired"})
+"""The codes for a person's word, or silence. They are no error: neither the model nor a tool did wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:

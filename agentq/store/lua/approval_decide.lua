@@ -15,25 +15,18 @@ local f = redis.call('HMGET', run, 'state', 'pending', 'deadline', 'gathering')
 if not f[1] then return {'MISSING'} end
 local first = redis.call('HGET', decisions, call)
 if first then
-  if cjson.decode(first).op == ARGV[3] then
-    local left = 0
-    if f[2] then
-      for _, other in ipairs(cjson.decode(f[2])) do left = left + 1 - redis.call('HEXISTS', decisions, other.id) end
-    end
-    return {'DECIDED', int(left)}
-  end
+  if cjson.decode(first).op == ARGV[3] then return {'DECIDED', int(f[2] and #cjson.decode(f[2]) or 0)} end
   return {'TAKEN', first}
 end
 if f[1] ~= 'waiting' or f[4] then return {'CLOSED', f[1]} end
-local left, there = 0, false
+local open, there = {}, false
 for _, other in ipairs(cjson.decode(f[2])) do
-  if other.id == call then there = true
-  elseif redis.call('HEXISTS', decisions, other.id) == 0 then left = left + 1 end
+  if other.id == call then there = true else open[#open + 1] = other end
 end
 if not there then return {'UNKNOWN'} end
 local now = now_ms()
 if now >= tonumber(f[3]) then return {'EXPIRED'} end
 redis.call('HSET', decisions, call, cjson.encode({op = ARGV[3], verdict = ARGV[4], by = ARGV[5], reason = ARGV[6],
   arguments = ARGV[7], at = int(now)}))
-if left == 0 then decided(id, run) end
-return {'DECIDED', int(left)}
+if #open == 0 then decided(id, run) else redis.call('HSET', run, 'pending', cjson.encode(open)) end
+return {'DECIDED', int(#open)}

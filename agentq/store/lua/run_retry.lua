@@ -42,8 +42,11 @@ if ARGV[6] ~= '' or ARGV[7] ~= '' then redis.call('HDEL', run, 'limits') end
 local fields = take(9)
 redis.call('HSET', run, 'state', 'queued', 'op', op, 'generation', int(tonumber(ARGV[3]) + 1), 'head', ARGV[4],
   'fence', raised(f[11]), 'not_before', int(now), unpack(fields))
--- What a person was asked is asked again.
-if redis.call('HGET', run, 'phase') == 'tools' then redis.call('DEL', run .. ':decisions') end
+-- What was approved stays so; what was refused, or not decided in time, is asked again.
+local decisions = redis.call('HGETALL', run .. ':decisions')
+for i = 2, #decisions, 2 do
+  if cjson.decode(decisions[i]).verdict ~= 'approve' then redis.call('HDEL', run .. ':decisions', decisions[i - 1]) end
+end
 if batch then
   redis.call('HDEL', batch, 'cancelled')
   for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', batch .. part) end
