@@ -16,15 +16,18 @@ from agentq.agent.agent import Agent, OnAnswer, OnChange
 from agentq.agent.budgets import Budgets
 from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
+from agentq.app.approval import Approval, approval_of
 from agentq.app.batch import Batch
 from agentq.app.run import Run
 from agentq.app.submission import Submission, checked_row, run_of
+from agentq.app.where import CALL_KEYS, Terms, where
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
 from agentq.core.records import RunRecord
 from agentq.core.settings import Settings, check_on_exhausted, load_settings
 from agentq.core.words import nearest
+from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
 from agentq.engine.leases import Leases
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
@@ -395,3 +398,40 @@ class AgentQ:
     def batches(self) -> list[Batch]:
         """All batches, the newest first."""
         return [Batch(self.store, name) for name in self.store.batches.names()]
+
+    # ── deciding ─────────────────────────────────────────────────────────────────────────────────
+
+    def approvals(self, where: Terms | None = None) -> list[Approval]:
+        """The calls that wait for a person, who has waited longest first.
+
+        Args:
+            where: which of them, as `tool=cancel_order batch=july` or a mapping; all terms must hold. Keys
+                are run, batch, tenant, agent, state, custom_id, tool and kind.
+
+        Raises:
+            UsageError: for a key that there is not, with the nearest that there is.
+        """
+        return [approval_of(question, self.store, self.agents) for question in self._questions(where)]
+
+    def approve_all(self, where: Terms | None, *, by: str, reason: str | None = None) -> Decided:
+        """Approve the calls that wait and are meant by `where` (None: all), 500 in a round trip.
+
+        Returns:
+            How many were approved, for which somebody was first, whose time was over, and whose run does
+            not wait any more.
+
+        Raises:
+            UsageError: for a wrong `where`; nothing was decided.
+        """
+        return decide_many(self.store, self._questions(where), Answer("approve", by, reason or ""))
+
+    def deny_all(self, where: Terms | None, *, by: str, reason: str | None = None) -> Decided:
+        """Deny the calls that wait and are meant by `where` (None: all); the model reads the reason.
+
+        Raises:
+            UsageError: for a wrong `where`; nothing was decided.
+        """
+        return decide_many(self.store, self._questions(where), Answer("deny", by, reason or ""))
+
+    def _questions(self, terms: Terms | None) -> list[Question]:
+        return list(questions(self.store, where(terms, keys=CALL_KEYS).holds_for))

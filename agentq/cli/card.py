@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agentq.cli.console import plural
 from agentq.cli.resultline import seconds
 from agentq.cli.tally import cure, wanted
 from agentq.core.money import format_usd
+from agentq.core.text import clock
 
 if TYPE_CHECKING:
     from agentq.cli.console import Console
@@ -107,10 +107,3 @@ def run_card(console: Console, record: RunRecord) -> None:
         )
     if record.answer is not None:
         console.out(f"  answer: {record.answer}")
-
-
-def clock(milliseconds: int | None) -> str:
-    """The server's milliseconds as a time for people, in UTC."""
-    if milliseconds is None:
-        return "not yet"
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentq.cli.batches import show_batches
-from agentq.cli.card import clock, pending_fields, run_card, run_fields
+from agentq.cli.card import pending_fields, run_card, run_fields
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.tally import Tally, money_lines
 from agentq.cli.target import find
 from agentq.core.money import format_usd
+from agentq.core.text import clock
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch

@@ -64,6 +64,17 @@ def admit(
     return Admitted(spec, checked, signature)
 
 
+def misfit(spec: ToolSpec, parsed: Mapping[str, Any]) -> str:
+    """What is wrong with arguments for this tool, each field by its name; empty when nothing is."""
+    try:
+        spec.args_model.model_validate(parsed)
+    except ValidationError as error:
+        return _explain(spec, error)
+    except Exception as error:  # noqa: BLE001 - a validator of the user's own that fails
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def _exists(registry: ToolRegistry, name: str, allowlist: Sequence[str] | None) -> ToolSpec | ToolResult:
     names = ", ".join(spec.name for spec in registry.visible(allowlist)) or "none"
     spec = registry.get(name)
@@ -101,7 +112,9 @@ def _arguments(spec: ToolSpec, parsed: dict[str, Any]) -> dict[str, Any] | ToolR
     try:
         model = spec.args_model.model_validate(parsed)
     except ValidationError as error:
-        return ToolResult.failure("bad_args", _explain(spec, error))
+        return ToolResult.failure(
+            "bad_args", f"The arguments do not fit: {_explain(spec, error)}. Correct them and call again."
+        )
     except Exception as error:  # noqa: BLE001 - a validator of the user's own that fails
         return ToolResult.failure(
             "bad_args", f"The arguments could not be checked: {type(error).__name__}: {error}"
@@ -123,5 +136,4 @@ def _explain(spec: ToolSpec, error: ValidationError) -> str:
         else:
             problems.append(f"'{field}': {item['msg']}")
     more = error.error_count() - len(problems)
-    text = "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
-    return f"The arguments do not fit: {text}. Correct them and call again."
+    return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
