@@ -32,7 +32,7 @@ from agentq.provider.bounds import TokenBounds
 from agentq.provider.catalogue import catalogue_hash, price_of
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing, Pricing
-from agentq.tools import CallContext, ToolExecutor
+from agentq.tools import CallContext, PlannedCall, ToolExecutor
 from agentq.tools.spec import OnUnknown
 
 OnAnswer = Literal["tell", "stop"]
@@ -201,9 +201,9 @@ class Agent:
                 case loop.CallModel():
                     self._step(thread, ctx)
                 case loop.RunTools(calls):
-                    pairs = [(call.name, call.arguments) for call in calls]
+                    planned = [PlannedCall(call.name, call.arguments, id=call.id) for call in calls]
                     results = self.executor.call_many(
-                        pairs, ctx, allowlist=self.allowlist, cache=thread.tool_results
+                        planned, ctx, allowlist=self.allowlist, cache=thread.tool_results
                     )
                     loop.apply_results(self, thread, calls, results)
             thread.spend.seconds = before + self.now() - started

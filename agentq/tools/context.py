@@ -15,8 +15,9 @@ class CallContext:
     """For whom a tool acts, and the runs that it may start.
 
     `approved_calls` are the signatures that a person has approved. `idempotency_key` is what a tool hands
-    to a service that acts once per key: the same for each repetition of one call in one run, empty when
-    the run has no id. `extra` is the caller's own. `children` is there where runs are kept, in a worker.
+    to a service that acts once per key: the same for each repetition of one call in one run (equal calls of
+    a `repeatable` tool have keys of their own), empty when the run has no id. `extra` is the caller's own.
+    `children` is there where runs are kept, in a worker.
     """
 
     user_id: str = ""

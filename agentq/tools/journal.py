@@ -19,12 +19,14 @@ class PlannedCall:
         arguments: as JSON text; not those that the model sent, where a person has changed them.
         approved: a person has approved it.
         answer: stands in place of making it: what is known already, or a refusal.
+        id: tells it from an equal call of the run.
     """
 
     name: str
     arguments: str
     approved: bool = False
     answer: ToolResult | None = None
+    id: str = ""
 
 
 class Journal(Protocol):
