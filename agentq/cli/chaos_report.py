@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from agentq.testing import Outcome, Report
 
 PLAIN_SECONDS = 10.0
+SHOWN = 10
+"""Failed cases that are written out; `--json` has all of them."""
 
 
 class ChaosProgress:
-    """A line that is redrawn on a terminal, elsewhere one every ten seconds. Failed cases are named at once."""
+    """One line, redrawn on a terminal, elsewhere one each ten seconds; failed cases are named at once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = 0
         self._done = 0
+        self._failed = 0
         self._due = 0.0
 
     def begin(self, cases: int) -> None:
@@ -34,7 +37,8 @@ class ChaosProgress:
         """One more case is over."""
         self._done += 1
         line = f"{self._done} of {self._total} cases"
-        if outcome.violations:
+        self._failed += bool(outcome.violations)
+        if outcome.violations and self._failed <= SHOWN:
             clear = "\r" if self._console.is_live else ""
             self._console.say(f"{clear}{outcome.case.name}: {outcome.violations[0].sentence}")
         if self._console.is_live:
@@ -68,15 +72,16 @@ def print_report(console: Console, report: Report, *, again: str) -> None:
 
 
 def _print_violations(console: Console, report: Report, again: str) -> None:
-    for outcome in report.outcomes:
-        if not outcome.violations:
-            continue
+    failed = [outcome for outcome in report.outcomes if outcome.violations]
+    for outcome in failed[:SHOWN]:
         name = outcome.case.name
         for violation in outcome.violations:
             where = f" · {violation.run}" if violation.run else ""
             console.out(f"{name}{where} · {violation.invariant}: {violation.sentence}")
         console.out(f"  {again} --only '{name}'")
         console.out(f"  its logs: {report.folder}/{name.replace('/', '-').replace('#', '-')}")
+    if len(failed) > SHOWN:
+        console.out(f"… and {plural(len(failed) - SHOWN, 'case')} more; --json lists all")
 
 
 def as_document(report: Report) -> dict[str, Any]:

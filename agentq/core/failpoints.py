@@ -11,6 +11,7 @@ import os
 import random
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ FAILPOINTS: Mapping[str, str] = {
     "rescue.after": "it was put right; its hint is not sent",
 }
 """Every point, and what has happened by then."""
+STOP_SECONDS = 0.2
+"""How long a process may take to stop once it is told to; a frozen one loses it again when it goes on."""
 ACTIONS = ("kill", "freeze", "raise", "count")
 _ACTION = re.compile(r"(?P<verb>\w+)(?:#(?P<nth>[1-9]\d*)|:(?P<chance>\d*\.?\d+))?")
 
@@ -137,5 +140,7 @@ def failpoint(name: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "freeze":
             os.kill(os.getpid(), signal.SIGSTOP)
+            # Any thread may take the signal and stop the others; until then this one would go on.
+            time.sleep(STOP_SECONDS)
         case "raise":
             raise FailpointError(name)

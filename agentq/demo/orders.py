@@ -12,8 +12,9 @@ import re
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,16 +117,16 @@ TOOLS = (find_orders, get_order, get_customer, build_report, cancel_order)
 
 def build(path: Path) -> None:
     """Make the database at `path`, as it is on the first day; one that is there already stays."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # Tools run on many threads, and each may be the first to need it.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with closing(sqlite3.connect(draft)) as db:
         db.executescript(_SCHEMA)
         db.executemany("INSERT INTO customers VALUES (?, ?, ?, ?)", _CUSTOMERS)
         db.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?, '')", _ORDERS)
         db.commit()
-    if path.exists():
-        draft.unlink()
-    else:
-        draft.replace(path)
+    with suppress(FileExistsError):
+        path.hardlink_to(draft)
+    draft.unlink()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from agentq.testing.stage import PASSES, ROWS, Ground, Scene
 from agentq.testing.verdict import Facts, RunFacts, Violation, facts_of, judge
 from agentq.worker.embedded import EmbeddedServer
 
-JOBS = 12 * (os.cpu_count() or 1)
+JOBS = min(64, 18 * (os.cpu_count() or 1))
 """Cases at once. They mostly wait: for leases to end, and for hints to be sent again."""
 CASE_SECONDS = 90.0
 """How long a case may take beyond ten times as long as the undisturbed one."""
@@ -164,18 +164,21 @@ class _Stage:
         Raises:
             AgentQError: when they do not end, or something does not hold already.
         """
-        played = self._play(UNDISTURBED)
-        if played.trouble:
-            raise _fails_already(played.trouble, played)
-        facts = facts_of(played, self._ground, self._app)
+        with ThreadPoolExecutor(len(UNDISTURBED)) as pool:
+            both = list(pool.map(self._play, UNDISTURBED))
+        for played in both:
+            if played.trouble:
+                raise _fails_already(played.trouble, played)
+        facts = facts_of(both[0], self._ground, self._app)
         for run in facts.runs:
             if run.record.stop_reason is StopReason.MODEL_ERROR:
-                raise _fails_already(f"agent {run.record.spec.agent}: {run.record.stop_detail}", played)
-        for violation in judge(played, facts, facts):
-            raise _fails_already(violation.sentence, played)
-        self._case_seconds = CASE_SECONDS + 10 * played.seconds
+                raise _fails_already(f"agent {run.record.spec.agent}: {run.record.stop_detail}", both[0])
+        for played in both:
+            for violation in judge(played, facts_of(played, self._ground, self._app), facts):
+                raise _fails_already(violation.sentence, played)
+        self._case_seconds = CASE_SECONDS + 10 * both[0].seconds
         passed: Counter[str] = Counter()
-        for counted in read(Path(played.scene.folder) / PASSES):
+        for counted in read(Path(both[0].scene.folder) / PASSES):
             passed += Counter(counted)
         return facts, passed
 

@@ -85,7 +85,8 @@ class Nursery:
         self._send(number=child.number, signal=int(signal.SIGCONT))
 
     def stop(self, child: Child) -> bool:
-        """Ask a process to stop in good order, kill it if it does not; whether it did."""
+        """Ask a process to stop in good order, also a frozen one, and kill it if it does not; whether it did."""
+        self.thaw(child)
         if self._left(child, signal.SIGTERM, LEAVE_SECONDS):
             return True
         self._left(child, signal.SIGKILL, LEAVE_SECONDS)

@@ -114,9 +114,6 @@ class Play:
         wanted = len(self.case.submit_arms) + len(self.case.work_arms)
         self.played.reached = len(armed) == wanted and all(child.reached for child in armed)
         for child in self.played.children:
-            if child.code is None and child.frozen:
-                self.nursery.thaw(child)
-        for child in self.played.children:
             if not self.nursery.stop(child) and not self.played.trouble:
                 self.played.trouble = f"process {child.pid} did not stop when it was asked to"
 

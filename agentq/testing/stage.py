@@ -1,4 +1,4 @@
-"""The user's app in a case: its agents and tools as they are, another model, and a namespace of the case's."""
+"""The user's app in a case: its agents and tools as they are, another model, and a namespace of its own."""
 
 from __future__ import annotations
 

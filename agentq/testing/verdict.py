@@ -173,7 +173,7 @@ def _thread(run: RunFacts) -> Iterator[str]:
     for number, message in enumerate(thread.messages, start=1):
         if message.role is Role.TOOL:
             if not waiting:
-                yield f"message {number} answers {message.tool_call_id}, which is answered, or was never asked"
+                yield f"message {number} answers {message.tool_call_id}, which nothing waits for"
             elif message.tool_call_id != waiting.pop(0):
                 yield f"message {number} answers {message.tool_call_id} out of its order"
             continue
@@ -197,6 +197,7 @@ def _end(run: RunFacts, undisturbed: RunFacts) -> Iterator[str]:
         reason = None if record.stop_reason is None else record.stop_reason.value
         wanted = None if other.stop_reason is None else other.stop_reason.value
         yield f"it ended as {reason}, and undisturbed as {wanted}"
+        return  # and so has other messages
     if record.answer != other.answer:
         yield f"its answer is {record.answer!r}, and undisturbed {other.answer!r}"
     mine, theirs = _shape(run.thread), _shape(undisturbed.thread)
@@ -245,8 +246,10 @@ def _tools(run: RunFacts, mine: Sequence[Act]) -> Iterator[str]:
 def _acts_of(spec: ToolSpec, results: Sequence[Result], done: Sequence[Act], *, again: int) -> Iterator[str]:
     what = f"{spec.name}({results[0].call.arguments})"
     fresh = [result for result in results if not result.cached]
-    least = sum(result.ok or result.code == "tool_error" for result in fresh)
-    most = sum(result.code in _MADE_CODES for result in fresh) + again
+    # A frozen attempt may have acted, and another one got its result out of the cache.
+    stored = len(fresh) < len(results)
+    least = max(stored, sum(result.ok or result.code == "tool_error" for result in fresh))
+    most = max(stored, sum(result.code in _MADE_CODES for result in fresh)) + again
     if len(done) < least:
         yield f"{what} acted {len(done)} times, and the thread says {least}"
     if spec.idempotent:
