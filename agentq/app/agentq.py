@@ -423,7 +423,7 @@ class AgentQ:
         Raises:
             UsageError: for a wrong `where`; nothing was decided.
         """
-        return decide_many(self.store, self._questions(where), Answer("approve", by, reason or ""))
+        return self._decide_all(where, Answer("approve", by, reason or ""))
 
     def deny_all(self, where: Terms | None, *, by: str, reason: str | None = None) -> Decided:
         """Deny the calls that wait and are meant by `where` (None: all); the model reads the reason.
@@ -431,7 +431,11 @@ class AgentQ:
         Raises:
             UsageError: for a wrong `where`; nothing was decided.
         """
-        return decide_many(self.store, self._questions(where), Answer("deny", by, reason or ""))
+        return self._decide_all(where, Answer("deny", by, reason or ""))
+
+    def _decide_all(self, where: Terms | None, answer: Answer) -> Decided:
+        calls = [(question.run.id, question.call.id) for question in self._questions(where)]
+        return decide_many(self.store, calls, answer)
 
     def _questions(self, terms: Terms | None) -> list[Question]:
         return list(questions(self.store, where(terms, keys=CALL_KEYS).holds_for))

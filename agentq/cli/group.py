@@ -31,7 +31,11 @@ VERBS = {
     "budget": "Money: show, set, topup, freeze, unfreeze, winddown, charge, adjust.",
     "ledger": "The ledger's books: verify, export.",
     "prices": "What models cost: list, check, import, diff.",
+    "approvals": "Calls that wait for a person: list, show, approve, deny.",
     "cancel": "Cancel a run, or what is left of a batch.",
+    "pause": "Start nothing of a run or a batch any more.",
+    "resume": "Let a paused run or batch go on.",
+    "retry": "Let what ended without finishing go on, or fork a run.",
     "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
     "doctor": "Check the server, the broker and the workers.",
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentq.cli.card import run_card, run_fields
+from agentq.cli.conversation import conversation
 from agentq.cli.globals import verb
 from agentq.cli.traceline import trace_line
 from agentq.core.errors import UsageError
@@ -45,12 +46,8 @@ def _messages(session: Session, run: Run) -> None:
     if session.console.json:
         session.console.document([message.as_dict() for message in messages])
         return
-    for message in messages:
-        session.console.out(f"── {message.role.value}")
-        if message.content:
-            session.console.out(message.content)
-        for call in message.tool_calls:
-            session.console.out(f"→ {call.name}({call.arguments})")
+    for line in conversation(messages):
+        session.console.out(line)
 
 
 def _trace(session: Session, run: Run) -> None:

@@ -9,7 +9,7 @@ from agentq.core.errors import ConflictError, UsageError
 from agentq.core.lifecycle import RunState
 from agentq.core.records import Decision, PendingCall, RunRecord
 from agentq.core.text import clock, encodable
-from agentq.store.approvals import Taken, Verdict, Wanted
+from agentq.store.approvals import Verdict, Wanted
 from agentq.store.connect import Store
 
 _CHUNK = 500
@@ -17,7 +17,9 @@ BY_CHARS = 200
 REASON_CHARS = 2_000
 ARGUMENTS_CHARS = 64_000
 DONE = {"approve": "approved", "deny": "denied"}
-"""What has happened to a call, in a word, by the verdict."""
+"""What has happened to a call, in a word, by the verdict of a person."""
+EXPIRED = "expired"
+"""The verdict where nobody has decided in time, and the model was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +89,22 @@ def questions_of(store: Store, run_ids: Sequence[str]) -> Iterator[Question]:
                 yield Question(run, call)
 
 
-def decide_many(store: Store, asked: Sequence[Question], answer: Answer) -> Decided:
-    """Decide all of these in the same way, 500 in a round trip. Each is decided by itself."""
+def decide_many(store: Store, calls: Sequence[tuple[str, str]], answer: Answer) -> Decided:
+    """Decide these calls, each by its run's and its own id, all in the same way, 500 in a round trip.
+
+    Each is decided by itself: one that cannot be does not keep the others.
+    """
     found = Decided()
-    for start in range(0, len(asked), _CHUNK):
-        chunk = asked[start : start + _CHUNK]
-        wanted = [_wanted(question.run.id, question.call.id, answer) for question in chunk]
-        for question, taken in zip(chunk, store.approvals.decide(wanted), strict=True):
+    for start in range(0, len(calls), _CHUNK):
+        chunk = calls[start : start + _CHUNK]
+        wanted = [_wanted(run_id, call, answer) for run_id, call in chunk]
+        for (run_id, call), taken in zip(chunk, store.approvals.decide(wanted), strict=True):
             if taken.word == "DECIDED":
                 found.decided += 1
-            elif _is_expired(taken):
+            elif taken.word == "EXPIRED" or (taken.first is not None and taken.first.verdict == EXPIRED):
                 found.expired += 1
             elif taken.first is not None:
-                found.taken.append((question.id, taken.first))
+                found.taken.append((f"{run_id}:{call}", taken.first))
             else:
                 found.closed += 1
     return found
@@ -115,7 +120,30 @@ def decide(store: Store, run_id: str, call: str, answer: Answer) -> int:
     taken = store.approvals.decide([_wanted(run_id, call, answer)])[0]
     if taken.word == "DECIDED":
         return taken.left
-    raise _refusal(store, run_id, call, taken)
+    if taken.word == "EXPIRED":
+        raise _too_late(run_id, call)
+    raise refusal(store, run_id, call)
+
+
+def refusal(store: Store, run_id: str, call: str) -> UsageError:
+    """Why nobody can decide about a call that does not wait (any more)."""
+    first = store.approvals.decisions(run_id).get(call)
+    record = store.runs.read(run_id)
+    if first is not None and first.verdict == EXPIRED:
+        return _too_late(run_id, call)
+    if first is not None:
+        return ConflictError(
+            f"{run_id}:{call} was {said(first)}, and the first decision counts",
+            hint=f"agentq show {run_id} says what came of it",
+        )
+    if record is None:
+        return UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
+    if record.state is RunState.WAITING and record.gathering is None:
+        return UsageError(
+            f"no call {call!r} of run {run_id} waits for a decision",
+            hint=f"agentq approvals list run={run_id}",
+        )
+    return UsageError(f"run {run_id} does not wait for a decision: {_where(record)}")
 
 
 def _wanted(run_id: str, call: str, answer: Answer) -> Wanted:
@@ -129,38 +157,21 @@ def _wanted(run_id: str, call: str, answer: Answer) -> Wanted:
     )
 
 
-def _is_expired(taken: Taken) -> bool:
-    return taken.word == "EXPIRED" or (taken.first is not None and taken.first.verdict == "expired")
+def _too_late(run_id: str, call: str) -> UsageError:
+    return UsageError(
+        f"the time to decide on {run_id}:{call} is over", hint=f"agentq show {run_id} says what follows"
+    )
 
 
-def _refusal(store: Store, run_id: str, call: str, taken: Taken) -> UsageError:
-    if _is_expired(taken):
-        return UsageError(
-            f"the time to decide on {run_id}:{call} is over", hint=f"agentq show {run_id} says what follows"
-        )
-    if taken.first is not None:
-        return ConflictError(f"{run_id}:{call} was {said(taken.first)}: the first decision counts")
-    if taken.word == "UNKNOWN":
-        return UsageError(
-            f"no call {call!r} of run {run_id} waits for a decision",
-            hint=f"agentq approvals list run={run_id}",
-        )
-    record = store.runs.read(run_id)
-    if record is None:
-        return UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
-    return UsageError(f"{waits_not(record)}", hint=f"agentq show {run_id}")
+def _where(record: RunRecord) -> str:
+    if record.stop_reason is not None:
+        return f"it has ended as {record.stop_reason.value}"
+    if record.gathering is not None:
+        return "it waits for child runs"
+    return f"it is {record.state.value}"
 
 
 def said(decision: Decision) -> str:
     """`approved by ann at 2026-11-29 12:00:00 UTC (reason)`."""
     reason = f" ({decision.reason})" if decision.reason else ""
     return f"{DONE[decision.verdict]} by {decision.by} at {clock(decision.at_ms)}{reason}"
-
-
-def waits_not(record: RunRecord) -> str:
-    """Why nobody can decide about a run."""
-    if record.stop_reason is not None:
-        return f"run {record.id} does not wait for a decision: it has ended as {record.stop_reason.value}"
-    if record.gathering is not None:
-        return f"run {record.id} does not wait for a decision: it waits for child runs"
-    return f"run {record.id} does not wait for a decision: it is {record.state.value}"
