@@ -12,16 +12,18 @@ NOBODY = ""
 """It belongs to none, so it must have an end of its own."""
 NAMED = "="
 """The run that its value names."""
+_GROUP = "group"
+"""In a rule: the key that the pattern's group finds."""
 
 _RULES = tuple(
     (re.compile(pattern), owner)
     for pattern, owner in (
         (r"(?:run|batch):[^:]+", STAYS),
-        (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits|effects|decisions)", r"\1"),
-        (r"(batch:[^:]+):(?:ids|runs|open)", r"\1"),
+        (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits|effects|decisions)", _GROUP),
+        (r"(batch:[^:]+):(?:ids|runs|open)", _GROUP),
         (r"(?:scope|checkpoint):.+@(?:day|month):[0-9-]+", NOBODY),
-        (r"(?:scope|checkpoint):(run:[^:]+)", r"\1"),
-        (r"(?:scope|checkpoint):(batch:[^:]+?)(?:@day|@month)?", r"\1"),
+        (r"(?:scope|checkpoint):(run:[^:]+)", _GROUP),
+        (r"(?:scope|checkpoint):(batch:[^:]+?)(?:@day|@month)?", _GROUP),
         (r"(?:scope|checkpoint|parked):.+", STAYS),
         (r"ids:.+", NAMED),
         (r"op:.+|reasserted", NOBODY),
@@ -40,5 +42,5 @@ def owner_of(name: str) -> str | None:
     for pattern, owner in _RULES:
         found = pattern.fullmatch(name)
         if found:
-            return found.expand(owner)
+            return found[1] if owner == _GROUP else owner
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -426,3 +427,12 @@ def test_a_state_that_is_newer_is_left_alone(sound: Store):
 )
 def test_a_key_ends_with_its_owner(name: str, owner: str | None):
     assert owner_of(name) == owner
+
+
+def test_the_page_explains_every_kind_and_says_which_are_repaired():
+    page = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    repaired = {row[0].strip("`"): row[2] != "–" for row in rows if len(row) == 3}
+    by_test = {code: True for _, expected in SAFE.values() for code, _ in expected} | {"not_open": True}
+    by_test |= {code: False for _, expected in OTHERS.values() for code, _ in expected if code != "unlisted"}
+    assert repaired == by_test | {"escrow": False, "no_batch": False}
