@@ -30,7 +30,10 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
       redis.call('ZADD', watch, int(now + HELD_LOOK_MS), id)
     else
       let_go(id, run, scopes_in(h[3]))
+      -- Its first hint goes out here, unless it is delayed: then it is due when that is over.
+      local delayed = tonumber(f[4] or 0) > now
       f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
+      if delayed then f[1] = 'held' end
     end
   end
   if f[1] == 'queued' and recovering > now then
