@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Unpack
 
 from agentq.agent.metrics import RunMetrics, run_metrics
 from agentq.agent.thread import Thread
@@ -12,7 +13,9 @@ from agentq.app.waiting import wait_for
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState
 from agentq.core.records import Account, BatchRecord, Parked, PendingCall
-from agentq.engine.cancel import cancel_batch
+from agentq.engine.cancel import Cancelled, cancel_batch
+from agentq.engine.pause import resume_batch
+from agentq.engine.retry import NewBudgets, Retried, retry_runs
 from agentq.store.connect import Store
 
 _CHUNK = 500
@@ -107,6 +110,36 @@ class Batch:
         wait_for(self.done, timeout, f"batch {self.name}")
         return self
 
-    def cancel(self, by: str = "python") -> int:
-        """Cancel every run that is live; answers how many."""
-        return cancel_batch(self._store, self.name, by=by).live
+    def cancel(self, by: str = "python") -> Cancelled:
+        """Cancel every run that is live, with all that these have started.
+
+        `live` of the answer is how many there were, `stopped_at` where each was that a worker held. False
+        when there was none.
+        """
+        return cancel_batch(self._store, self.name, by=by)
+
+    def pause(self, by: str = "python") -> None:
+        """Start nothing of its runs any more until it is resumed, nor of rows that are submitted meanwhile.
+
+        Steps at work are finished. A run is counted as `held` from when a worker would have taken it.
+        """
+        self._store.batches.pause(self.name, by)
+
+    def resume(self) -> int:
+        """Take back `pause`; how many runs it held. One that was paused by itself stays so."""
+        return resume_batch(self._store, self.name)
+
+    def retry(
+        self,
+        by: str = "python",
+        **budgets: Unpack[NewBudgets],
+    ) -> Retried:
+        """Retry each run that has ended without finishing, as far as it can be: see `Run.retry`.
+
+        `runs` of the answer are those that go on, `groups()` says why the others do not.
+
+        Raises:
+            UsageError: when one of the budgets cannot be; nothing was retried.
+        """
+        rows = [run_id for chunk in self._store.batches.runs(self.name) for run_id in chunk]
+        return retry_runs(self._store, rows, by=by, budgets=budgets)

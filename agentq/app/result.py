@@ -33,6 +33,10 @@ class Result:
     ended_ms: int | None
     metadata: dict[str, Any]
     agent: str
+    generation: int = 0
+    """How often it was retried."""
+    stopped_at: str | None = None
+    """Where it was when it was cancelled."""
 
 
 def result_of(record: RunRecord) -> Result:
@@ -59,4 +63,6 @@ def result_of(record: RunRecord) -> Result:
         ended_ms=record.ended_ms,
         metadata=dict(record.spec.metadata),
         agent=record.spec.agent,
+        generation=record.generation,
+        stopped_at=record.stopped_at,
     )

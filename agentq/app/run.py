@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Unpack
 
+from agentq.agent.agent import Agent
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.app.result import Result, result_of
 from agentq.app.waiting import wait_for
@@ -11,7 +13,10 @@ from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.money import to_usd
 from agentq.core.records import RunRecord
-from agentq.engine.cancel import cancel_run
+from agentq.engine.cancel import Cancelled, cancel_run
+from agentq.engine.fork import MadeCall, calls_after, fork_run
+from agentq.engine.pause import pause_runs, resume_runs
+from agentq.engine.retry import NewBudgets, retry_run
 from agentq.engine.snapshot import decode_event, load
 from agentq.store.connect import Store
 
@@ -44,7 +49,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """queued, running, cancelling, parked, waiting or ended."""
+        """queued, running, cancelling, parked, waiting, held or ended."""
         return self.record().state.value
 
     @property
@@ -105,9 +110,70 @@ class Run:
         """What happened, from the `start`-th event on."""
         return [decode_event(text) for text in self._store.runs.trace(self.id, start)]
 
-    def cancel(self, by: str = "python") -> bool:
-        """Cancel it and all that it has started; False when nothing of that was live.
+    def cancel(self, by: str = "python") -> Cancelled:
+        """Cancel it and all that it has started; false when nothing of that was live.
 
         What a call in flight costs is still booked.
         """
-        return bool(cancel_run(self._store, self.id, by=by))
+        return cancel_run(self._store, self.id, by=by)
+
+    def pause(self, by: str = "python") -> bool:
+        """Start nothing of it any more until it is resumed; False when it is not live, or being cancelled.
+
+        A step at work is finished. A run that waits, for money, a decision or children, goes on waiting.
+        """
+        words = pause_runs(self._store, [self.id], by=by)
+        return words["HELD"] + words["PAUSING"] > 0
+
+    def resume(self) -> bool:
+        """Take back `pause`; False when it is not live, or its batch's pause still holds it."""
+        return resume_runs(self._store, [self.id])["RESUMED"] > 0
+
+    def retry(
+        self,
+        by: str = "python",
+        **budgets: Unpack[NewBudgets],
+    ) -> Run:
+        """Go on after its end, from its last committed step; what it has spent and done stays.
+
+        Args:
+            by: who wants it, for its trace.
+            budgets: max_steps, max_tokens, max_usd or max_seconds in place of what it has. What it has used
+                before counts.
+
+        Raises:
+            UsageError: when it cannot be: it is live, has finished, or a budget is used up.
+        """
+        retry_run(self._store, self.id, by=by, budgets=budgets)
+        return self
+
+    def fork(
+        self,
+        from_step: int,
+        by: str = "python",
+        **budgets: Unpack[NewBudgets],
+    ) -> Run:
+        """Make a new run of its first steps, which goes on from there; this one stays as it is.
+
+        It is a single run with money of its own. What tools did in later steps it may do again: look at
+        `calls_after` first.
+
+        Args:
+            from_step: how many steps it keeps; 0 keeps what was submitted.
+            by: who wants it, for its trace.
+            budgets: max_steps, max_tokens, max_usd or max_seconds in place of this run's. The steps that it
+                keeps count; else it has used nothing yet.
+
+        Raises:
+            UsageError: when there is no such step, or none may follow it.
+        """
+        return Run(self._store, fork_run(self._store, self.id, from_step, by=by, budgets=budgets))
+
+    def calls_after(self, step: int, agent: Agent | None = None) -> list[MadeCall]:
+        """The tool calls that it has made behind a step; with its agent, only those that may have acted.
+
+        Raises:
+            UsageError: when there is no such step.
+        """
+        tools = None if agent is None else agent.executor.registry
+        return calls_after(self._store, self.id, step, tools)

@@ -11,7 +11,7 @@ from agentq.core.money import format_usd
 if TYPE_CHECKING:
     from agentq.cli.session import Session
 
-HEAD = ("batch", "total", "ended", "running", "queued", "parked", "waiting", "failed", "USD")
+HEAD = ("batch", "total", "ended", "running", "queued", "parked", "waiting", "held", "failed", "USD")
 
 
 @verb("batches")
@@ -32,7 +32,7 @@ def show_batches(session: Session, tallies: list[Tally]) -> None:
         HEAD,
         [
             (
-                *(t.name, t.total, t.ended, t.running, t.queued, t.parked, t.waiting, t.failed),
+                *(t.name, t.total, t.ended, t.running, t.queued, t.parked, t.waiting, t.held, t.failed),
                 format_usd(t.spent_nano),
             )
             for t in tallies

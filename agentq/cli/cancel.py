@@ -1,4 +1,4 @@
-"""`agentq cancel`: a run, or all of a batch that has not ended."""
+"""`agentq cancel`: what has not ended of a run, a batch, or the runs that a filter means."""
 
 from __future__ import annotations
 
@@ -8,65 +8,74 @@ import click
 
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
-from agentq.cli.target import find
-from agentq.core.errors import UsageError
+from agentq.cli.person import me
+from agentq.cli.target import Chosen, choose, confirm, target_options
 
 if TYPE_CHECKING:
-    from agentq.app import Batch, Run
     from agentq.cli.session import Session
+    from agentq.engine.cancel import Cancelled
 
-_BY = "agentq cancel"
+SHOWN = 20
+"""So many runs that were at work are listed."""
 
 
 @verb("cancel")
-@click.argument("target")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
-def command(session: Session, target: str, yes: bool) -> None:
-    """Cancel TARGET: a run, or the runs of a batch that have not ended. What is spent stays in the books."""
+@target_options
+@click.option("--by", metavar="NAME", help="Who, for those who look at it later; else user@host.")
+def command(
+    session: Session, target: tuple[str, ...], filters: tuple[str, ...], yes: bool, by: str | None
+) -> None:
+    """Cancel TARGET: a run, or the runs of a batch that have not ended, with all that these have started.
+
+    A call in flight is not interrupted; what is spent stays in the books. Where each run at work stopped is
+    listed.
+    """
     from agentq.app import Run
+    from agentq.engine.cancel import cancel_runs
 
-    found = find(session.server_app(), target)
+    app = session.server_app()
+    found, who = choose(app, target, filters, ended=False), by or me()
     if isinstance(found, Run):
-        _run(session, found)
-    else:
-        _batch(session, found, yes=yes)
-
-
-def _run(session: Session, run: Run) -> None:
-    was_live = run.record().state.is_live
-    if was_live:
-        run.cancel(by=_BY)
-    _say(
-        session,
-        run.id,
-        int(was_live),
-        f"{run.id} is cancelled" if was_live else f"{run.id} had already ended",
-    )
-
-
-def _batch(session: Session, batch: Batch, *, yes: bool) -> None:
-    counts = batch.counts()
-    live = counts["total"] - counts["ended"]
-    if not live:
-        _say(session, batch.name, 0, f"all runs of {batch.name} had already ended")
+        record = found.record()
+        if not record.state.is_live and not record.descendants:
+            _say(session, found.id, None, f"{found.id} had already ended")
+            return
+        cancelled = found.cancel(by=who)
+        below = f", and {plural(cancelled.children, 'run')} below it" if cancelled.children else ""
+        _say(session, found.id, cancelled, f"{found.id} is cancelled{below}")
         return
-    if not yes:
-        _ask(
-            session, f"{plural(live, 'run')} of {batch.name} that {'has' if live == 1 else 'have'} not ended"
-        )
-    cancelled = batch.cancel(by=_BY)
-    _say(session, batch.name, cancelled, f"{batch.name}: {plural(cancelled, 'run')} cancelled")
-
-
-def _ask(session: Session, what: str) -> None:
-    if not session.console.can_ask:
-        raise UsageError(f"there is nobody to ask here whether to cancel {what}", hint="-y says yes")
-    if not click.confirm(f"Cancel {what}?", err=True):
-        raise UsageError("nothing was cancelled")
-
-
-def _say(session: Session, target: str, count: int, sentence: str) -> None:
-    if session.console.json:
-        session.console.document({"target": target, "cancelled": count})
+    if isinstance(found, Chosen):
+        if not found.runs:
+            _say(session, found.name, None, f"no live run is meant by {found.name}")
+            return
+        confirm(session, "cancel", len(found.runs), found.name, yes=yes)
+        cancelled = cancel_runs(app.store, found.runs, by=who)
     else:
-        session.console.out(sentence)
+        counts = found.counts()
+        live = counts["total"] - counts["ended"]
+        if not live and not found.record().descendants:
+            _say(session, found.name, None, f"all runs of {found.name} had already ended")
+            return
+        confirm(session, "cancel", live, found.name, yes=yes)
+        cancelled = found.cancel(by=who)
+    below = f", and {plural(cancelled.children, 'run')} below them" if cancelled.children else ""
+    _say(session, found.name, cancelled, f"{found.name}: {plural(cancelled.live, 'run')} cancelled{below}")
+
+
+def _say(session: Session, target: str, cancelled: Cancelled | None, sentence: str) -> None:
+    stopped_at = cancelled.stopped_at if cancelled else {}
+    if session.console.json:
+        session.console.document(
+            {
+                "target": target,
+                "cancelled": cancelled.live if cancelled else 0,
+                "children": cancelled.children if cancelled else 0,
+                "stopped_at": stopped_at,
+            }
+        )
+        return
+    session.console.out(sentence)
+    for run_id, where in list(stopped_at.items())[:SHOWN]:
+        session.console.out(f"  {run_id} was at {where}")
+    if len(stopped_at) > SHOWN:
+        session.console.out(f"  and {len(stopped_at) - SHOWN} more")

@@ -34,6 +34,9 @@ def run_fields(record: RunRecord) -> dict[str, Any]:
         "stop_reason": record.stop_reason.value if record.stop_reason else None,
         "stop_scope": record.stop_scope,
         "stop_detail": record.stop_detail,
+        "stopped_at": record.stopped_at,
+        "paused_by": record.paused,
+        "generation": record.generation,
         "answer": record.answer,
         "steps": record.steps,
         "attempts": record.attempts,
@@ -86,6 +89,12 @@ def run_card(console: Console, record: RunRecord) -> None:
         console.out(f"  has started {plural(record.children, 'run')}; {record.descendants} live below it")
     if record.stop_scope or record.stop_detail:
         console.out(f"  because: {', '.join(filter(None, (record.stop_scope, record.stop_detail)))}")
+    if record.stopped_at:
+        console.out(f"  stopped at {record.stopped_at}")
+    if record.paused:
+        console.out(f"  paused by {record.paused}: agentq resume {record.id} lets it go on")
+    if record.generation:
+        console.out(f"  retried {plural(record.generation, 'time')}")
     console.out(
         f"  {plural(record.steps, 'step')}, {plural(record.attempts, 'attempt')}, "
         f"{record.input_tokens} tokens in, {record.output_tokens} out, "

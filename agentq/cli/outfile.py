@@ -1,4 +1,7 @@
-"""A file of results that can be written again and again and only grows by what is new."""
+"""A file of results that can be written again and again and only grows by what is new.
+
+A run that was retried since has another result: it is appended too, and the last line of a run counts.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +38,19 @@ def check_output(target: str) -> None:
 
 
 def write_results(session: Session, batch: Batch, target: str) -> None:
-    """Append the ended runs that `target` does not have yet; `-` is stdout."""
-    lines = (encode(result_line(result)) for result in batch.results())
+    """Append the ended runs that `target` does not have yet, as they are; `-` is stdout."""
     if target == STDOUT:
-        for line in lines:
-            click.echo(line)
+        for result in batch.results():
+            click.echo(encode(result_line(result)))
         return
     path = Path(target)
     present = ids_present(path)
     written = 0
     try:
         with path.open("a", encoding="utf-8") as file:
-            for line in lines:
-                if json.loads(line)["id"] not in present:
-                    file.write(line + "\n")
+            for result in batch.results():
+                if result.generation > present.get(result.run_id, -1):
+                    file.write(encode(result_line(result)) + "\n")
                     written += 1
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}") from None
@@ -56,14 +58,16 @@ def write_results(session: Session, batch: Batch, target: str) -> None:
     session.console.say(f"{target}: {plural(written, 'result')} written{already}")
 
 
-def ids_present(path: Path) -> set[str]:
-    """The runs in a file of results. Half a line at its end, left by a crash, is cut off.
+def ids_present(path: Path) -> dict[str, int]:
+    """The runs in a file of results, each with its latest generation there.
+
+    Half a line at its end, left by a crash, is cut off.
 
     Raises:
         UsageError: when the file holds something else, or cannot be read; it is as it was.
     """
     if not path.is_file():  # none yet, or a pipe or a device: nothing to read back
-        return set()
+        return {}
     try:
         with path.open("rb+") as file:
             present, end = _whole_lines(file)
@@ -71,18 +75,18 @@ def ids_present(path: Path) -> set[str]:
                 file.truncate(end)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not a file of results", hint="choose another file") from None
     return present
 
 
-def _whole_lines(file: BinaryIO) -> tuple[set[str], int]:
-    """The runs in the whole lines, and where these end. Nothing is written.
+def _whole_lines(file: BinaryIO) -> tuple[dict[str, int], int]:
+    """The runs in the whole lines with their generations, and where these end. Nothing is written.
 
     Raises:
-        ValueError, KeyError, TypeError: when anything in it is not ours, also in half a line.
+        ValueError, KeyError, TypeError, AttributeError: when anything in it is not ours, also in half a line.
     """
-    present: set[str] = set()
+    present: dict[str, int] = {}
     end = 0
     for line in file:
         text = line.decode(errors="ignore")  # half a line may end within a letter
@@ -91,6 +95,8 @@ def _whole_lines(file: BinaryIO) -> tuple[set[str], int]:
         if not line.endswith(b"\n"):
             break
         if text.strip():
-            present.add(json.loads(line)["id"])
+            run = json.loads(line)
+            generation = int(run.get("agentq", {}).get("generation", 0))
+            present[run["id"]] = max(generation, present.get(run["id"], 0))
         end += len(line)
     return present, end

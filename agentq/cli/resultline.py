@@ -24,6 +24,8 @@ def result_line(result: Result) -> dict[str, Any]:
             "stop_reason": result.stop_reason.value,
             "stop_scope": result.stop_scope,
             "stop_detail": result.stop_detail,
+            "stopped_at": result.stopped_at,
+            "generation": result.generation,
             "answer": result.answer or None,
             "output": result.output,
             "steps": result.steps,

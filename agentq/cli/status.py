@@ -67,12 +67,15 @@ def _batch(session: Session, batch: Batch) -> None:
     waiting = batch.pending(SHOWN) if tally.waiting else []
     if console.json:
         fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
+        fields["paused_by"] = record.paused
         pending = [{"run": run, **pending_fields(call)} for run, call in waiting]
         console.document({**fields, "account": account_fields(account), "pending": pending})
         return
     agent = f"agent {record.agent}" if record.agent else "several agents"
     console.out(f"batch {batch.name}: {agent}, tenant {record.tenant}")
     console.out(f"  {tally}")
+    if record.paused:
+        console.out(f"  paused by {record.paused}: agentq resume {batch.name} lets it go on")
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")
     console.out(f"  money   {money_line(account)}")

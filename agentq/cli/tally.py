@@ -36,6 +36,8 @@ class Tally:
     dry: int = 0
     """The parked ones for which no call in flight will make room: somebody must, or the next day."""
     waiting: int = 0
+    held: int = 0
+    """Paused: they go on when somebody lets them."""
     ended: int = 0
     spent_nano: int = 0
     reserved_nano: int = 0
@@ -59,6 +61,7 @@ class Tally:
             parked=counts["parked"] + waits,
             dry=sum(count for parked, count in money.items() if parked.is_dry),
             waiting=counts["waiting"],
+            held=counts["held"],
             ended=counts["ended"],
             spent_nano=account.spent_nano,
             reserved_nano=account.reserved_nano,
@@ -70,7 +73,7 @@ class Tally:
     @property
     def is_settled(self) -> bool:
         """Whether nothing moves any more unless a person acts."""
-        return self.ended + self.waiting + self.dry >= self.total
+        return self.ended + self.waiting + self.dry + self.held >= self.total
 
     @property
     def failed(self) -> int:
@@ -86,7 +89,7 @@ class Tally:
         """The first rule that applies to a batch in which nothing moves."""
         if provider_refused:
             return PROVIDER
-        if self.waiting:
+        if self.waiting or self.held:
             return WAITING_FOR_APPROVAL
         if self.failed:
             return FAILED_ROWS
@@ -105,6 +108,7 @@ class Tally:
                 for parked, count in self.money.items()
             ],
             "waiting": self.waiting,
+            "held": self.held,
             "ended": self.ended,
             "stop_reasons": dict(self.stop_reasons),
             "spent_usd": format_usd(self.spent_nano),
@@ -121,6 +125,7 @@ class Tally:
                 ("queued", self.queued),
                 ("parked for money", self.parked),
                 ("waiting for approval", self.waiting),
+                ("paused", self.held),
             )
             if count
         ]

@@ -1,16 +1,24 @@
-"""A word that may be a run's id or a batch's name."""
+"""What a verb is about: a run, a batch, or the runs that a filter means."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from agentq.cli.console import plural
 from agentq.core.errors import UsageError
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch, Run
+    from agentq.app.where import Where
+    from agentq.cli.session import Session
 
 _RUN = "run_"
+_CHUNK = 500
 
 
 def find(app: AgentQ, word: str) -> Run | Batch:
@@ -28,3 +36,93 @@ def find(app: AgentQ, word: str) -> Run | Batch:
     raise UsageError(
         f"there is no run {word!r}, nor a batch of that name", hint="it may be older than the retention"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The runs that a filter means, by their ids."""
+
+    where: Where
+    runs: list[str]
+
+    @property
+    def name(self) -> str:
+        """The filter as it was typed."""
+        return str(self.where)
+
+
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument TARGET and the options --where and --yes of a verb that acts on runs."""
+    function = click.option("-y", "--yes", is_flag=True, help="Do not ask first.")(function)
+    function = click.option(
+        "--where",
+        "filters",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="In place of TARGET: the runs of which all this holds. Further KEY=VALUE may follow it. "
+        "Keys: run, batch, tenant, agent, state, custom_id.",
+    )(function)
+    return click.argument("target", nargs=-1)(function)
+
+
+def choose(app: AgentQ, words: Sequence[str], filters: Sequence[str], *, ended: bool) -> Run | Batch | Chosen:
+    """What was typed: a run, a batch, or with --where the runs that the filter means.
+
+    Args:
+        app: where they are.
+        words: TARGET; behind --where further terms of the filter.
+        filters: what stands behind --where.
+        ended: whether the filter is about runs that have ended, of one batch, and not about live ones.
+
+    Raises:
+        UsageError: when there is no such thing, or not one.
+    """
+    if filters:
+        return _filtered(app, [*filters, *words], ended=ended)
+    if len(words) != 1:
+        raise UsageError(
+            "this is for one run or one batch" if words else "nothing is named",
+            hint="name a run or a batch, or filter: --where state=parked agent=triage",
+        )
+    return find(app, words[0])
+
+
+def _filtered(app: AgentQ, terms: Sequence[str], *, ended: bool) -> Chosen:
+    from agentq.app.where import RUN_KEYS, where
+
+    wanted = where(terms, keys=RUN_KEYS)
+    batch = wanted.terms.get("batch")
+    if ended and batch is None:
+        raise UsageError(
+            "runs that have ended are found in their batch only", hint="add batch=NAME to the filter"
+        )
+    if batch is not None:
+        app.batch(batch)
+    found = [
+        record.id
+        for chunk in (app.store.batches.runs(str(batch)) if ended else _live(app))
+        for record in app.store.runs.read_many(chunk)
+        if record is not None and record.state.is_live is not ended and wanted.holds(record)
+    ]
+    return Chosen(wanted, found)
+
+
+def _live(app: AgentQ) -> Iterator[list[str]]:
+    live = list(app.store.watch.live())
+    for start in range(0, len(live), _CHUNK):
+        yield live[start : start + _CHUNK]
+
+
+def confirm(session: Session, verb: str, count: int, what: str, *, yes: bool) -> None:
+    """Return when a person wants that done to so many runs.
+
+    Raises:
+        UsageError: when not, or nobody is there to ask.
+    """
+    if yes:
+        return
+    runs = f"{plural(count, 'run')} of {what}"
+    if not session.console.can_ask:
+        raise UsageError(f"there is nobody to ask here whether to {verb} {runs}", hint="-y says yes")
+    if not click.confirm(f"{verb.capitalize()} {runs}?", err=True):
+        raise UsageError("nothing was done")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from agentq.core.lifecycle import RunState, StopReason
 
@@ -112,8 +112,27 @@ class Reopening:
 
     generation: int
     head: str
+    """Of its thread there; `last` is the one with which it ended."""
+    last: str
     messages: int
     """How many of its messages stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrial:
+    """An ended run as it is to be reopened. Refused when it has another generation by now."""
+
+    run_id: str
+    generation: int
+    head: str
+    messages: int
+    event: str
+    """For its trace."""
+    usd: int | Literal["same"] | None = "same"
+    """Its limit from now on, in nano-USD; None for none."""
+    tokens: int | Literal["same"] | None = "same"
+    spec: RunSpec | None = None
+    """What it is from now on, where its budgets change."""
 
 
 @dataclass(frozen=True, slots=True)

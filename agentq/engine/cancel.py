@@ -30,7 +30,7 @@ def cancel_run(store: Store, run_id: str, *, by: str) -> Cancelled:
     A run that is cancelled starts nothing more, so what it has started by then is all. Where this does not
     come to its end, what is left ends when a worker claims it.
     """
-    return _cancel(store, [run_id], by=by)
+    return cancel_runs(store, [run_id], by=by)
 
 
 def cancel_batch(store: Store, name: str, *, by: str) -> Cancelled:
@@ -39,14 +39,15 @@ def cancel_batch(store: Store, name: str, *, by: str) -> Cancelled:
     First all at once: what one of them gives back must not let another go on that waited for it.
     """
     store.batches.cancel(name, by)
-    cancelled = _cancel(store, store.batches.live(name), by=by)
-    below = _cancel(store, store.batches.with_descendants(name), by=by)
+    cancelled = cancel_runs(store, store.batches.live(name), by=by)
+    below = cancel_runs(store, store.batches.with_descendants(name), by=by)
     cancelled.children += below.children
     cancelled.stopped_at |= below.stopped_at
     return cancelled
 
 
-def _cancel(store: Store, run_ids: Sequence[str], *, by: str) -> Cancelled:
+def cancel_runs(store: Store, run_ids: Sequence[str], *, by: str) -> Cancelled:
+    """Cancel runs, each as `cancel_run` does."""
     found, level, is_child = Cancelled(), list(run_ids), False
     while level:
         below: list[str] = []

@@ -24,6 +24,8 @@ from agentq.provider.types import Message, Role, Usage
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 OBJECT_BYTES = 500
 """What a message takes in memory beside its text, roughly."""
+RETRIED = "retried"
+"""The event with which a run goes on after its end: repeats are counted from there."""
 _WITH_CALL = 7
 """An event has this many values when it is a tool's result: the last are its call and its digest."""
 
@@ -103,6 +105,8 @@ def load(
         for values in events:
             if len(values) == _WITH_CALL:
                 thread.detector.observe_digest(values[_WITH_CALL - 2], values[_WITH_CALL - 1])
+            elif values[0] == RETRIED:
+                thread.detector = thread.detector.fresh()
     usage = Usage(input_tokens=head.get("in", 0), output_tokens=head.get("out", 0))
     size = (
         len(parts.messages) + sum(map(len, parts.tool_results.values())) + OBJECT_BYTES * len(thread.messages)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import redis
 
-from agentq.core.errors import UsageError
 from agentq.core.ids import new_nonce
-from agentq.core.records import Reopening, RunSpec
+from agentq.core.records import Reopening, Retrial
 from agentq.store.keys import Keys
 from agentq.store.scripts import Arg, Scripts, unexpected
 
@@ -19,7 +18,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Control:
-    """All runs of one namespace, as people steer them."""
+    """All runs of one namespace, as people steer them. Many runs are one round trip."""
 
     def __init__(self, client: redis.Redis, keys: Keys, scripts: Scripts) -> None:
         self._client = client
@@ -30,78 +29,63 @@ class Control:
         """HELD, PAUSING (as soon as it is queued), CANCELLING, ENDED or MISSING, for each."""
         return self._words("run_pause", [[run_id, by] for run_id in run_ids])
 
-    def resume_many(self, run_ids: Sequence[str]) -> list[str]:
-        """RESUMED, HELD (its batch is paused), ENDED or MISSING, for each."""
-        return self._words("run_resume", [[run_id] for run_id in run_ids])
+    def resume_many(self, run_ids: Sequence[str], *, own: bool) -> list[str]:
+        """RESUMED, HELD (another pause holds it), ENDED or MISSING, for each.
+
+        Args:
+            run_ids: the runs.
+            own: take back the pause of each run itself; else that of their batch was taken back.
+        """
+        return self._words("run_resume", [[run_id, int(own)] for run_id in run_ids])
 
     def _words(self, script: str, calls: Sequence[Sequence[Arg]]) -> list[str]:
         return [str(reply[0]) for reply in self._scripts.call_many(script, calls)]
 
-    def reopening(self, run_id: str) -> Reopening | None:
-        """What a retry has to know of an ended run, or None when there is no such run."""
-        names = ["generation", "head", "reopen", "reopen_head"]
-        generation, head, kept, before = self._client.hmget(self._keys.run(run_id), names)
-        if head is None:
-            return None
-        messages: Any = kept or self._client.llen(self._keys.run(run_id, "msgs"))
-        return Reopening(int(generation or 0), str(before or head), int(messages))
+    def reopenings(self, run_ids: Sequence[str]) -> list[Reopening | None]:
+        """What a retry has to know of each ended run, or None where there is no such run."""
+        pipeline = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipeline.hmget(self._keys.run(run_id), ["generation", "head", "reopen", "reopen_head"])
+            pipeline.llen(self._keys.run(run_id, "msgs"))
+        replies = pipeline.execute()
+        found: list[Reopening | None] = []
+        for (generation, head, kept, before), there in zip(replies[::2], replies[1::2], strict=True):
+            if head is None:
+                found.append(None)
+                continue
+            found.append(Reopening(int(generation or 0), str(before or head), str(head), int(kept or there)))
+        return found
 
-    def retry(
-        self,
-        run_id: str,
-        reopening: Reopening,
-        *,
-        head: str,
-        event: str,
-        usd: int | Literal["same"] | None = "same",
-        tokens: int | Literal["same"] | None = "same",
-        spec: RunSpec | None = None,
-    ) -> int:
-        """Reopen an ended run; answers its step.
+    def retry_many(self, retrials: Sequence[Retrial]) -> list[tuple[str, str]]:
+        """Reopen ended runs; for each a word and what goes with it.
 
-        Args:
-            run_id: the run.
-            reopening: as it was read.
-            head: its thread's, with what stopped it taken out.
-            event: for its trace.
-            usd: its limit from now on, in nano-USD; None for none.
-            tokens: the same in tokens.
-            spec: what it is from now on, where its budgets change.
-
-        Raises:
-            UsageError: when it cannot be reopened.
+        RETRIED and its step; LIVE and its state; CHANGED (somebody else has retried it); GONE and which part
+        is; ORPHAN and its parent's state, or nothing; MISSING.
         """
-        limits = ["" if limit == "same" else "-" if limit is None else limit for limit in (usd, tokens)]
-        fields: list[Arg] = [] if spec is None else ["spec", _encode(asdict(spec))]
-        reply = self._scripts.call(
-            "run_retry",
-            run_id,
+        calls = [self._retrial(retrial) for retrial in retrials]
+        answers: list[tuple[str, str]] = []
+        for reply in self._scripts.call_many("run_retry", calls):
+            match reply:
+                case [("RETRIED" | "LIVE" | "GONE" | "ORPHAN") as word, what]:
+                    answers.append((word, what))
+                case [("CHANGED" | "MISSING") as word]:
+                    answers.append((word, ""))
+                case _:
+                    raise unexpected("run_retry", reply)
+        return answers
+
+    @staticmethod
+    def _retrial(retrial: Retrial) -> list[Arg]:
+        limits: list[Any] = [retrial.usd, retrial.tokens]
+        fields: list[Arg] = [] if retrial.spec is None else ["spec", _encode(asdict(retrial.spec))]
+        return [
+            retrial.run_id,
             new_nonce(),
-            reopening.generation,
-            head,
-            reopening.messages,
-            *limits,
-            event,
+            retrial.generation,
+            retrial.head,
+            retrial.messages,
+            *("" if limit == "same" else "-" if limit is None else limit for limit in limits),
+            retrial.event,
             len(fields),
             *fields,
-        )
-        match reply:
-            case ["RETRIED", step]:
-                return int(step)
-            case ["LIVE", state]:
-                raise UsageError(f"run {run_id} is {state}: only a run that has ended is retried")
-            case ["CHANGED"]:
-                raise UsageError(f"run {run_id} was retried by somebody else meanwhile")
-            case ["GONE", what]:
-                raise UsageError(
-                    f"run {run_id} is kept no longer in full (its {what}): it cannot be retried",
-                    hint="submit it anew",
-                )
-            case ["ORPHAN", state]:
-                raise UsageError(
-                    f"run {run_id} is a child, and its parent is {state or 'gone'}", hint="retry the parent"
-                )
-            case ["MISSING"]:
-                raise UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
-            case _:
-                raise unexpected("run_retry", reply)
+        ]

@@ -130,8 +130,9 @@ class Runs:
         head: str,
         definition: str,
         retention_ms: int,
+        more: Sequence[Arg] = (),
     ) -> list[Arg]:
-        fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head, "definition", definition]
+        fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head, "definition", definition, *more]
         max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
         return [
             run_id,
@@ -149,6 +150,56 @@ class Runs:
             len(messages),
             *messages,
         ]
+
+    def fork(
+        self,
+        submission: Submission,
+        *,
+        source: str,
+        step: int,
+        head: str,
+        definition: str,
+        trace: Sequence[str],
+        results: Mapping[str, str],
+    ) -> None:
+        """Create a run that begins where another one has been. It is kept as long as that, once it has ended.
+
+        Args:
+            submission: the run; not a child, in no batch, without a custom_id.
+            source: the run that it goes out from.
+            step: how many steps it has behind it.
+            head: of its thread.
+            definition: the hash of its agent.
+            trace: the events of these steps.
+            results: what answers equal calls.
+
+        Raises:
+            UsageError: when the source is gone by now.
+        """
+        ttl = self._client.hget(self._keys.run(source), "ttl")
+        if ttl is None:
+            raise UsageError(f"there is no run {source!r}", hint="it may be older than the retention")
+        run_id, spec, messages = submission
+        arguments = self._submission(
+            run_id,
+            spec,
+            messages,
+            head=head,
+            definition=definition,
+            retention_ms=int(ttl),
+            more=["step", step],
+        )
+        cached = [part for item in results.items() for part in item]
+        # Without a hint and without a parent.
+        rest: list[Arg] = [0, 0, len(trace), *trace, len(cached), *cached]
+        reply = self._scripts.call("run_submit", *arguments, *rest)
+        match reply:
+            case ["CREATED", _]:
+                return
+            case ["SCHEMA", version]:
+                raise SchemaError(int(version))
+            case _:
+                raise unexpected("run_submit", reply)
 
     def claim(
         self, run_id: str, step: int | None, lease_ms: int, *, known: str = "", may_suspect: bool = True

@@ -50,7 +50,7 @@ def test_what_a_cancelled_run_gives_back_wakes_none_of_its_batch(store: Store):
             Parked,
         )
     spent = store.ledger.account("batch:b1").spent_nano
-    assert cancel_batch(store, "b1", by="me") == 4
+    assert cancel_batch(store, "b1", by="me").live == 4
     for name in names:
         assert store.runs.claim(name, None, LEASE_MS) is None
     assert [state_of(store, name) for name in names] == ["ended"] * 4

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Actor, Delta, Failure, Parked, RunSpec, Settlement
+from agentq.core.records import Actor, Delta, Failure, Parked, Retrial, RunSpec, Settlement
 from agentq.store import Store, keys
 from agentq.store.approvals import Wanted
 from agentq.store.effects import Effect
@@ -201,9 +201,7 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     again = claim_run(store, "worse").lease
     store.runs.commit_end(again, DELTA, None, StopReason.MODEL_ERROR)
     happened.append(seen(store))
-    reopening = store.control.reopening("worse")
-    assert reopening is not None
-    store.control.retry("worse", reopening, head="{}", event="[]")
+    assert store.control.retry_many([Retrial("worse", 0, "{}", 1, "[]")]) == [("RETRIED", "0")]
     happened.append(seen(store))
     rows = table()
     used: set[str] = set()

@@ -92,13 +92,13 @@ def test_cancelling_a_batch_cancels_its_live_runs_and_counts_them(store: Store):
     store.batches.seal("b1")
     store.runs.commit_end(claim_run(store, "r1").lease, Delta("{}"), None, StopReason.FINISHED)
     held = claim_run(store, "r2").lease
-    assert cancel_batch(store, "b1", by="me") == 2
+    assert cancel_batch(store, "b1", by="me").live == 2
     assert store.batches.live_states("b1") == {"cancelling": 1}
     store.runs.release(held, delay_ms=0)
     batch = store.batches.read("b1")
     assert batch is not None
     assert batch.stop_reasons == {"finished": 1, "cancelled": 2}
-    assert cancel_batch(store, "b1", by="me") == 0
+    assert cancel_batch(store, "b1", by="me").live == 0
     check_invariants(store, ["r1", "r2", "r3"])
 
 

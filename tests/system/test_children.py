@@ -203,7 +203,7 @@ def test_a_batch_is_over_with_its_rows_and_kept_until_what_they_started_has_ende
     assert batch.done()
     assert batch.record().descendants == 1
     assert app.store.client.ttl(app.store.keys.batch("b")) == -1
-    assert batch.cancel() == 0
+    assert batch.cancel().live == 0
     assert child.done()
     assert app.store.client.ttl(app.store.keys.batch("b")) > 0
     check(fleet, [row, child])

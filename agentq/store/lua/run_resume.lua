@@ -1,17 +1,19 @@
--- Let a paused run go on. The tick sends its hint.
+-- Let a paused run go on. The tick sends its hint. Its own pause and its batch's are two: it goes on when neither holds it.
 --
 -- USES  ledger reservations fit parking
 -- KEYS  1 routing key
--- ARGV  1 run id
--- REPLY {"RESUMED"} (also when it was not paused) | {"HELD", batch} (its batch is paused) | {"ENDED", stop reason} | {"MISSING"}
+-- ARGV  1 run id   2 1 to take back its own pause, 0 when its batch's was taken back
+-- REPLY {"RESUMED"} (also when it was not paused) | {"HELD", what is paused: run or batch} | {"ENDED", stop reason}
+--       | {"MISSING"}
 -- FLAGS allow-oom
 local id = ARGV[1]
 local run = run_key(id)
-local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes', 'batch')
+local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes', 'batch', 'paused')
 if not f[1] then return {'MISSING'} end
 if f[1] == 'ended' then return {'ENDED', f[2]} end
-redis.call('HDEL', run, 'paused')
+if ARGV[2] == '1' then redis.call('HDEL', run, 'paused')
+elseif f[5] then return {'HELD', 'run'} end
+if is_paused(false, f[4]) then return {'HELD', 'batch'} end
 if f[1] ~= 'held' then return {'RESUMED'} end
-if is_paused(false, f[4]) then return {'HELD', f[4]} end
 let_go(id, run, scopes_in(f[3]))
 return {'RESUMED'}

@@ -10,7 +10,8 @@
 --       9 grace ms until a lost first message is sent again   10 retention ms (in a batch: the batch's; of a child: its parent's)
 --      11 n, then n fields and values of the run's hash   then messages: count and items
 --         the hint to push: count 0 or 2, queue key and message
---         and last, of a child: count 2, its parent and the fence of the step that starts it or ''
+--         of a child: count 2, its parent and the fence of the step that starts it or ''
+--         and last, of a fork: events of its trace, and results that answer equal calls: count and items
 -- REPLY {"CREATED", run} | {"EXISTS", run} | {"CONFLICT", run}
 --       | {"ORPHAN", state of the parent or ''} (it is not live) | {"STALE"} (the step is somebody else's by now)
 --       | {"SCHEMA", version} (the state is newer than this script)
@@ -29,10 +30,12 @@ local batch_key = P .. 'batch:' .. batch
 local single = P .. 'ids:' .. tenant .. ':' .. custom
 local scopes = scopes_in(ARGV[6])
 local fields, at = take(11)
-local messages, hint, parent
+local messages, hint, parent, events
 messages, at = take(at)
 hint, at = take(at)
-parent = take(at)
+parent, at = take(at)
+events, at = take(at)
+local cached = take(at)
 local siblings = parent[1] and run_key(parent[1]) .. ':children'
 if custom ~= '' then
   local known
@@ -63,6 +66,8 @@ redis.call('HSET', run, 'state', 'queued', 'step', '0', 'phase', 'model', 'fence
   'custom_id', custom, 'batch', batch, 'tenant', tenant, 'scopes', ARGV[6], 'created', int(now), 'ttl', ttl,
   unpack(fields))
 for i = 1, #messages do redis.call('RPUSH', run .. ':msgs', messages[i]) end
+for i = 1, #events do redis.call('RPUSH', run .. ':trace', events[i]) end
+for i = 1, #cached, 2 do redis.call('HSET', run .. ':cache', cached[i], cached[i + 1]) end
 if usd_limit then redis.call('HSET', scope_key('run:' .. id), 'ul', usd_limit) end
 if token_limit then redis.call('HSET', scope_key('run:' .. id), 'tl', token_limit) end
 if siblings then

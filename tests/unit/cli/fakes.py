@@ -15,6 +15,7 @@ from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Account, BatchRecord, Parked, RunRecord, RunSpec
 from agentq.core.settings import Settings
+from agentq.engine.cancel import Cancelled
 from agentq.provider.types import Usage
 
 
@@ -58,11 +59,14 @@ class FakeBatch:
     money: Mapping[Parked, int] = field(default_factory=dict)
     found: list[RunResult] = field(default_factory=lambda: [result("a"), result("b")])
     cancelled: bool = False
+    at_work: Mapping[str, str] = field(default_factory=dict)
+    held: int = 0
 
     def counts(self) -> dict[str, int]:
         ended = sum(self.reasons.values())
         live = {"queued": self.queued, "running": 0, "cancelling": 0, "waiting": self.waiting}
         live["parked"] = sum(self.money.values())
+        live["held"] = self.held
         return {"total": ended + sum(live.values()), "ended": ended, **live}
 
     def parked(self) -> Mapping[Parked, int]:
@@ -83,9 +87,9 @@ class FakeBatch:
     def results(self) -> Iterator[RunResult]:
         return iter(self.found)
 
-    def cancel(self, by: str = "python") -> int:
+    def cancel(self, by: str = "python") -> Cancelled:
         self.cancelled = True
-        return self.queued
+        return Cancelled(live=self.queued, stopped_at=dict(self.at_work))
 
 
 @dataclass

@@ -130,10 +130,23 @@ def test_results_are_appended_once(app: FakeApp, tmp_path: Path) -> None:
     assert [json.loads(line)["custom_id"] for line in out.read_text().splitlines()] == ["a", "b", "c"]
 
 
+def test_the_result_of_a_retried_run_is_appended_behind_its_old_one(app: FakeApp, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    app.only.found = [result("a", StopReason.STEP_BUDGET, answer="cut"), result("b")]
+    invoke("results", "b", "-o", str(out))
+    app.only.found[0] = result("a", answer="whole", generation=1)
+    assert "1 result written, 2 were there" in invoke("results", "b", "-o", str(out)).stderr
+    assert "0 results written" in invoke("results", "b", "-o", str(out)).stderr
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["run_a", "run_b", "run_a"]
+    latest = {line["id"]: line["agentq"]["answer"] for line in lines}
+    assert latest == {"run_a": "whole", "run_b": "done"}
+
+
 def test_half_a_line_left_by_a_crash_is_written_again(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text('{"id": "run_a"}\n{"id": "run_b')
-    assert ids_present(out) == {"run_a"}
+    assert ids_present(out) == {"run_a": 0}
     assert out.read_text() == '{"id": "run_a"}\n'
 
 
@@ -193,6 +206,33 @@ def test_cancelling_a_batch_needs_a_yes(app: FakeApp) -> None:
     assert not app.only.cancelled
     assert invoke("cancel", "b", "-y").stdout == "b: 3 runs cancelled\n"
     assert app.only.cancelled
+
+
+def test_cancelling_says_where_each_run_at_work_stopped_and_json_says_it_of_all(app: FakeApp) -> None:
+    app.only = FakeBatch(queued=30, at_work={f"run_{n}": f"step {n}, in refund" for n in range(25)})
+    lines = invoke("cancel", "b", "-y").stdout.splitlines()
+    assert lines[:2] == ["b: 30 runs cancelled", "  run_0 was at step 0, in refund"]
+    assert lines[-1] == "  and 5 more"
+    assert len(lines) == 22
+    told = json.loads(invoke("cancel", "b", "-y", "--json").stdout)
+    assert (told["cancelled"], len(told["stopped_at"])) == (30, 25)
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["cancel"], "nothing is named"),
+        (["pause", "b", "c"], "this is for one run or one batch"),
+        (["resume", "--where", "bathc=b"], "there is no filter 'bathc' (did you mean 'batch'?)"),
+        (["retry", "--where", "state=ended"], "runs that have ended are found in their batch only"),
+        (["cancel", "--where", "batch=bee"], "there is no batch 'bee'"),
+        (["retry", "b", "--from-step", "2"], "--from-step is for one run"),
+    ],
+)
+def test_a_target_that_is_none_is_one_sentence(app: FakeApp, words: list[str], sentence: str) -> None:
+    refused = invoke(*words)
+    assert (refused.exit_code, sentence in refused.stderr) == (2, True), refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_run_without_a_worker_says_how_to_start_one(app: FakeApp) -> None:
@@ -266,7 +306,7 @@ def test_a_file_whose_name_cannot_be_a_batchs_says_which_option_helps(app: FakeA
 
 
 def test_results_go_into_a_pipe_too(app: FakeApp, tmp_path: Path) -> None:
-    assert ids_present(Path("/dev/null")) == set()
+    assert ids_present(Path("/dev/null")) == {}
     assert invoke("results", "b", "-o", "/dev/null").exit_code == 0
     refused = invoke("results", "b", "-o", str(tmp_path))
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)

@@ -1,0 +1,66 @@
+"""`agentq resume`: what was paused goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentq.cli.console import plural
+from agentq.cli.globals import verb
+from agentq.cli.target import Chosen, choose, confirm, target_options
+from agentq.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentq.cli.session import Session
+
+
+@verb("resume")
+@target_options
+def command(session: Session, target: tuple[str, ...], filters: tuple[str, ...], yes: bool) -> None:
+    """Let TARGET go on that was paused: a run, or a batch. A run that was paused itself is resumed itself.
+
+    Workers take up what goes on within seconds.
+    """
+    from agentq.app import Run
+    from agentq.engine.pause import resume_runs
+
+    app = session.server_app()
+    found = choose(app, target, filters, ended=False)
+    if isinstance(found, Run):
+        record = found.record()
+        if not record.state.is_live:
+            raise UsageError(f"run {found.id} has ended", hint=f"agentq retry {found.id} reopens it")
+        resumed = resume_runs(app.store, [found.id])["RESUMED"]
+        if not resumed:
+            raise UsageError(
+                f"run {found.id} is held by the pause of its batch", hint=f"agentq resume {record.spec.batch}"
+            )
+        _say(session, found.id, resumed, f"{found.id} goes on")
+    elif isinstance(found, Chosen):
+        if found.runs:
+            confirm(session, "resume", len(found.runs), found.name, yes=yes)
+        words = resume_runs(app.store, found.runs)
+        held = f", {words['HELD']} held by the pause of their batch" if words["HELD"] else ""
+        _say(
+            session,
+            found.name,
+            words["RESUMED"],
+            f"{found.name}: {plural(words['RESUMED'], 'run')} resumed{held}",
+        )
+    else:
+        record_of_batch, held_runs = found.record(), found.counts()["held"]
+        if record_of_batch.paused is not None:
+            confirm(session, "resume", record_of_batch.total - record_of_batch.ended, found.name, yes=yes)
+        elif not held_runs:
+            _say(session, found.name, 0, f"{found.name} was not paused")
+            return
+        resumed = found.resume()
+        left = found.counts()["held"]
+        still = f", {plural(left, 'run')} paused by themselves stay so" if left else ""
+        _say(session, found.name, resumed, f"{found.name} goes on: {plural(resumed, 'run')} were held{still}")
+
+
+def _say(session: Session, target: str, resumed: int, sentence: str) -> None:
+    if session.console.json:
+        session.console.document({"target": target, "resumed": resumed})
+    else:
+        session.console.out(sentence)
