@@ -77,7 +77,7 @@ def test_a_run_that_waited_for_its_provider_goes_on_although_every_worker_is_ful
 def test_a_step_that_kills_every_worker_ends_its_run(rig: Rig):
     rig.agent(Moody(["done"]), look)
     run = rig.submit()
-    for verdict in ("RESCUED", "SUSPECT", "ENDED"):
+    for verdict in ("RESCUED", "SUSPECT", "SUSPECT", "SUSPECT", "ENDED"):
         claim_run(rig.store, run)
         done = rig.revive(run)
         assert [item.verdict for item in done] == [verdict]

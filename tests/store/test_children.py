@@ -244,8 +244,8 @@ def test_a_child_that_ends_in_any_way_lets_its_parent_go_on(store: Store, ended:
             store.runs.cancel("c1", "test")
         case _:
             store.client.hset(store.keys.clock, mapping={"tick": store.watch.server_ms(), "granted": 0})
+            store.client.hset(store.keys.run("c1"), "deaths", 4)
             claim_run(store, "c1")
-            store.client.hset(store.keys.run("c1"), "suspect", 1)
             age(store, "c1")
             assert store.watch.rescue("c1", LEASE_MS).verdict == "ENDED"
     assert state_of(store, "c1") == "ended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentq.core.records import Delta, Settlement
 from agentq.store import Store
+from agentq.store.effects import Effect
 from tests.support.harness import (
     GRACE_MS,
     LEASE_MS,
@@ -15,6 +16,7 @@ from tests.support.harness import (
     fence_of,
     money,
     open_batch,
+    ready,
     reserve,
     state_of,
     steady,
@@ -23,8 +25,8 @@ from tests.support.harness import (
 )
 
 NOTHING_TO_SETTLE = Settlement("", "release")
-DEATHS = 3
-"""Deaths on one step that end a run: two make it a suspect, and it dies as one."""
+DEATHS = 5
+"""Deaths on one step that end a run: two make it a suspect, and it dies as one three times."""
 
 
 def rescue(store: Store, run_id: str = "r1") -> list[str]:
@@ -97,7 +99,7 @@ def test_the_last_death_on_one_step_ends_the_run_and_closes_its_money(store: Sto
     open_batch(store)
     submit_run(store, batch="b1", custom_id="x")
     store.batches.seal("b1")
-    for verdict in (["RESCUED", "0"], ["SUSPECT", "0"], ["ENDED", "attempts_exhausted"]):
+    for verdict in (["RESCUED", "0"], *[["SUSPECT", "0"]] * 3, ["ENDED", "attempts_exhausted"]):
         lease = claim_run(store).lease
         reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
         steady(store)
@@ -144,4 +146,122 @@ def test_a_cancelled_run_whose_worker_is_dead_ends_as_cancelled(store: Store):
     age(store, "r1")
     assert rescue(store) == ["ENDED", "cancelled"]
     again_changes_nothing(store)
+    check_invariants(store, ["r1"])
+
+
+# ── suspects ─────────────────────────────────────────────────────────────────────────────────────────
+
+LATER_MS = 1_700
+
+
+def die(store: Store, run_id: str = "r1", *, later_ms: int = LATER_MS) -> list[str]:
+    """The process that holds the run dies."""
+    steady(store)
+    age(store, run_id)
+    return call(store, "run_rescue", run_id, LEASE_MS, GRACE_MS, later_ms)
+
+
+def test_after_the_second_death_a_run_is_claimed_later_and_each_at_a_time_of_its_own(store: Store):
+    submit_run(store)
+    claim_run(store)
+    assert die(store) == ["RESCUED", "0"]
+    assert "not_before" not in dump(store)["run:r1"][0]
+    claim_run(store)
+    before = store.watch.server_ms()
+    assert die(store) == ["SUSPECT", "0"]
+    run = dump(store)["run:r1"][0]
+    assert before + LATER_MS <= int(run["not_before"]) <= store.watch.server_ms() + LATER_MS
+    assert store.watch.live()["r1"] == int(run["not_before"])
+    assert (run["state"], run["deaths"]) == ("queued", "2")
+    again_changes_nothing(store)
+    check_invariants(store, ["r1"])
+
+
+def test_a_death_as_a_suspect_ends_the_run_and_says_where(store: Store):
+    submit_run(store)
+    for _ in range(DEATHS - 1):
+        claim_run(store)
+        die(store)
+        ready(store, "r1")
+    lease = claim_run(store).lease
+    assert die(store) == ["ENDED", "attempts_exhausted"]
+    again_changes_nothing(store)
+    record = store.runs.read("r1")
+    assert record is not None
+    assert record.stop_detail == f"the process died {DEATHS} times in step 1, in its model call"
+    assert store.runs.commit_continue(lease, Delta("{}"), None) == "STALE"
+    check_invariants(store, ["r1"])
+
+
+def test_the_tool_in_which_its_processes_died_is_named(store: Store):
+    submit_run(store)
+    store.runs.commit_tools(claim_run(store).lease, Delta("{}"), NOTHING_TO_SETTLE)
+    die(store)
+    for verdict in ["SUSPECT"] * (DEATHS - 2) + ["ENDED"]:
+        lease = claim_run(store).lease
+        effect = Effect(lease, "c1", "pay:0123456789abcdef", once=True)
+        store.effects.begin(effect, retry=True, reads={})
+        assert die(store)[0] == verdict
+        ready(store, "r1")
+    record = store.runs.read("r1")
+    assert record is not None
+    assert record.stop_detail == f"the process died {DEATHS} times in step 1, in pay"
+
+
+def test_who_dies_beside_a_suspect_as_often_as_it_likes_is_innocent(store: Store):
+    """A death counts against a run only where the run was the one suspect of its process."""
+    submit_run(store)
+    for deaths in range(1, DEATHS + 3):
+        claim_run(store)
+        # Claimed before it was one, as a neighbour is: nobody has marked it.
+        store.client.hdel(store.keys.run("r1"), "suspect")
+        assert die(store)[0] in {"RESCUED", "SUSPECT"}
+        assert dump(store)["run:r1"][0]["deaths"] == str(deaths)
+        ready(store, "r1")
+    check_invariants(store, ["r1"])
+
+
+def test_a_commit_makes_a_suspect_a_run_like_any_other(store: Store):
+    submit_run(store)
+    for _ in range(2):
+        claim_run(store)
+        die(store)
+        ready(store, "r1")
+    lease = claim_run(store).lease
+    store.runs.commit_tools(lease, Delta("{}"), NOTHING_TO_SETTLE)
+    assert die(store) == ["RESCUED", "0"]
+    check_invariants(store, ["r1"])
+
+
+def test_a_suspect_that_is_given_back_stays_one(store: Store):
+    submit_run(store)
+    for _ in range(DEATHS - 1):
+        claim_run(store)
+        die(store)
+        ready(store, "r1")
+    store.runs.release(claim_run(store).lease, delay_ms=0)
+    claim_run(store)
+    assert die(store) == ["ENDED", "attempts_exhausted"]
+
+
+def test_a_held_run_is_the_tick_s_business(store: Store):
+    submit_run(store)
+    assert call(store, "run_pause", "r1", "ann") == ["HELD"]
+    age(store, "r1")
+    with untouched(store):
+        assert rescue(store) == ["NOT_DUE"]
+
+
+def test_a_wait_that_is_over_is_told_where_the_agent_says_so(store: Store):
+    submit_run(store)
+    lease = claim_run(store).lease
+    reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    asked = [{"id": "c1", "tool": "pay", "arguments": "{}", "signature": "pay:1", "asked_at_ms": 1}]
+    store.runs.commit_wait(lease, Delta("{}"), None, asked, 60_000, fields={"on_expired": "tell"})
+    age(store, "r1")
+    assert rescue(store) == ["WOKEN", "0"]
+    again_changes_nothing(store)
+    claim = claim_run(store)
+    assert (claim.phase, claim.decisions["c1"].verdict) == ("tools", "expired")
+    assert not {"pending", "on_expired", "deadline"} & set(dump(store)["run:r1"][0])
     check_invariants(store, ["r1"])

@@ -7,6 +7,8 @@
 -- ARGV  1 run id   2 lease ms   3 grace ms   4 how much later a suspect may be claimed, ms
 -- REPLY {"RESCUED", step} | {"SUSPECT", step} (it is claimed later, and alone) | {"WOKEN", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
 -- FLAGS allow-oom
+-- Deaths on one step: of a run that is a suspect from then on, and of one that is ended.
+local SUSPECT_DEATHS, DEATHS_MAX = 2, 5
 local id, lease, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local run, watch = run_key(id), P .. 'watch'
 local due = redis.call('ZSCORE', watch, id)
@@ -57,14 +59,15 @@ if state == 'cancelling' then
 end
 local deaths = (tonumber(f[3]) or 0) + 1
 redis.call('HINCRBY', run, 'rescues', 1)
--- Only who has died as a suspect, with no other one in its process, is taken for what killed it.
-if f[9] then
+-- Only who dies as a suspect, with no other one in its process, is taken for what kills it: the third time, since a process
+-- may be killed from outside, or by a step beside it that is no suspect yet.
+if f[9] and deaths >= DEATHS_MAX then
   end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths), 'stop_detail',
     'the process died ' .. int(deaths) .. ' times in ' .. place_of(run, state, f[2], redis.call('HGET', run, 'phase'))})
   return {'ENDED', 'attempts_exhausted'}
 end
 forfeit_open(id, run, scopes_in(f[4]))
-if deaths >= 2 then
+if deaths >= SUSPECT_DEATHS then
   local due = now + tonumber(ARGV[4])
   requeue(id, run, now, due, {'deaths', int(deaths), 'not_before', int(due)})
   return {'SUSPECT', f[2]}
