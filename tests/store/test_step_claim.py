@@ -6,8 +6,10 @@ import json
 
 import pytest
 
-from agentq.core.records import Delta, Settlement
+from agentq.core.errors import SchemaError
+from agentq.core.records import Decision, Delta, Settlement
 from agentq.store import Store
+from agentq.store.watch import Due
 from tests.support.harness import (
     HELLO,
     LEASE_MS,
@@ -18,10 +20,12 @@ from tests.support.harness import (
     due,
     dump,
     fence_of,
+    open_batch,
     ready,
     state_of,
     steady,
     submit_run,
+    twice,
     untouched,
 )
 
@@ -172,3 +176,117 @@ def test_a_thread_that_was_never_committed_is_sent_also_to_who_names_no_commit(s
     claim = store.runs.claim("r1", 0, LEASE_MS, known="")
     assert claim is not None
     assert claim.parts is not None
+
+
+# ── a suspect, a pause, a newer state ────────────────────────────────────────────────────────────────
+
+
+def suspect(store: Store, run_id: str = "r1") -> None:
+    """Two processes have died in this step: the run may be what killed them."""
+    for verdict in ("RESCUED", "SUSPECT"):
+        claim_run(store, run_id)
+        steady(store)
+        age(store, run_id)
+        assert store.watch.rescue(run_id, LEASE_MS).verdict == verdict
+        ready(store, run_id)
+
+
+def test_a_suspect_is_refused_to_a_process_that_has_one_and_comes_back_soon(store: Store):
+    submit_run(store)
+    suspect(store)
+    store.client.hset(store.keys.run("r1"), "hints", 7)
+    fence, before = fence_of(store), store.watch.server_ms()
+    assert call(store, "step_claim", "r1", "", "n1", LEASE_MS, "", 0) == ["SUSPECT"]
+    assert (state_of(store), fence_of(store)) == ("queued", fence)
+    assert before < store.watch.live()["r1"] <= store.watch.server_ms() + 1000
+    assert "hints" not in dump(store)["run:r1"][0], "the tick sends its next hint whatever room there is"
+    assert call(store, "step_claim", "r1", "", "n1", LEASE_MS, "", 0) == ["SUSPECT"]
+    check_invariants(store, ["r1"])
+
+
+def test_a_suspect_is_marked_while_a_worker_has_it_and_no_longer(store: Store):
+    submit_run(store)
+    suspect(store)
+    claim = claim_run(store)
+    assert claim.is_suspect
+    assert dump(store)["run:r1"][0]["suspect"] == "1"
+    store.runs.release(claim.lease, delay_ms=0)
+    run = dump(store)["run:r1"][0]
+    assert ("suspect" in run, run["deaths"]) == (False, "2")
+    claim = claim_run(store)
+    assert claim.is_suspect, "to give it back is no proof"
+    store.runs.commit_tools(claim.lease, Delta("{}"), Settlement("", "release"))
+    assert not {"suspect", "deaths"} & set(dump(store)["run:r1"][0])
+
+
+def test_a_run_in_which_one_process_has_died_is_no_suspect(store: Store):
+    submit_run(store)
+    claim_run(store)
+    steady(store)
+    age(store, "r1")
+    store.watch.rescue("r1", LEASE_MS)
+    claim = store.runs.claim("r1", None, LEASE_MS, may_suspect=False)
+    assert claim is not None
+    assert not claim.is_suspect
+
+
+@pytest.mark.parametrize("paused", ["run", "batch"])
+def test_a_paused_run_is_held_where_it_would_be_claimed(store: Store, paused: str):
+    open_batch(store)
+    submit_run(store, batch="b1", custom_id="x")
+    store.client.hset(store.keys.run("r1") if paused == "run" else store.keys.batch("b1"), "paused", "ann")
+    fence = fence_of(store)
+    assert twice(store, "step_claim", "r1", 0, "n1", LEASE_MS) == ["HELD"]
+    assert (state_of(store), fence_of(store)) == ("held", fence)
+    assert store.watch.live()["r1"] > store.watch.server_ms() + LEASE_MS
+    check_invariants(store, ["r1"])
+
+
+def test_a_delayed_run_that_is_paused_is_held_and_keeps_its_delay(store: Store):
+    submit_run(store)
+    store.runs.release(claim_run(store).lease, delay_ms=60_000)
+    store.client.hset(store.keys.run("r1"), "paused", "ann")
+    assert call(store, "step_claim", "r1", 0, "n1", LEASE_MS) == ["HELD"]
+    store.client.hdel(store.keys.run("r1"), "paused")
+    age(store, "r1")
+    assert due(store) == Due([], [])
+    assert state_of(store) == "queued"
+    with untouched(store):
+        assert call(store, "step_claim", "r1", 0, "n2", LEASE_MS) == ["NOT_YET"]
+
+
+def test_a_state_that_is_newer_than_this_release_is_left_alone(store: Store):
+    submit_run(store)
+    store.client.hset(store.keys.ledger, "schema", 99)
+    with untouched(store):
+        assert call(store, "step_claim", "r1", 0, "n1", LEASE_MS) == ["SCHEMA", "99"]
+        with pytest.raises(SchemaError, match="99"):
+            store.runs.claim("r1", None, LEASE_MS)
+
+
+# ── what comes with the grant ────────────────────────────────────────────────────────────────────────
+
+
+def test_effects_and_decisions_come_only_where_the_tools_are_next(store: Store):
+    submit_run(store)
+    decision = '{"verdict":"approve","by":"ann","reason":"","arguments":"","at":5}'
+    store.client.hset(store.keys.run("r1", "effects"), "c1", "started 1-x 0 pay:1")
+    store.client.hset(store.keys.run("r1", "decisions"), "c2", decision)
+    claim = claim_run(store)
+    assert (claim.phase, claim.effects, claim.decisions) == ("model", {}, {})
+    store.runs.commit_tools(claim.lease, Delta("{}"), Settlement("", "release"))
+    steady(store)
+    age(store, "r1")
+    store.watch.rescue("r1", LEASE_MS)
+    claim = claim_run(store)
+    assert (claim.phase, claim.effects) == ("tools", {"c1": "started 1-x 0 pay:1"})
+    assert claim.decisions == {"c2": Decision(verdict="approve", by="ann", reason="", arguments="", at_ms=5)}
+
+
+def test_the_grant_names_the_definition_that_the_run_has_met(store: Store):
+    submit_run(store)
+    store.client.hset(store.keys.run("r1"), "definition", "abc")
+    claim = claim_run(store)
+    assert claim.definition == "abc"
+    store.runs.commit_continue(claim.lease, Delta("{}", fields={"definition": "def"}), None)
+    assert claim_run(store).definition == "def"

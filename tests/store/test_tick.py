@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from agentq.core.errors import SchemaError
 from agentq.core.records import Delta
 from agentq.store import Store
 from agentq.store.watch import Due
@@ -13,6 +18,8 @@ from tests.support.harness import (
     claim_run,
     due,
     dump,
+    open_batch,
+    state_of,
     submit_run,
     twice,
     untouched,
@@ -89,3 +96,66 @@ def test_a_tick_whose_reply_was_lost_does_not_send_the_same_hints_at_once_again(
     assert due(store).hints == [("r1", 0)]
     with untouched(store):
         assert due(store).hints == []
+
+
+# ── held runs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def held(store: Store, run_id: str = "r1", **row: Any) -> None:
+    submit_run(store, run_id, **row)
+    store.client.hset(store.keys.run(run_id), "paused", "ann")
+    assert store.runs.claim(run_id, None, LEASE_MS) is None
+    assert state_of(store, run_id) == "held"
+
+
+def test_a_paused_run_is_looked_at_and_stays_where_it_is(store: Store):
+    held(store)
+    age(store, "r1")
+    now = store.watch.server_ms()
+    assert due(store) == Due([], [])
+    assert state_of(store) == "held"
+    assert store.watch.live()["r1"] >= now + 60_000
+    check_invariants(store, ["r1"])
+
+
+def test_a_held_run_that_nobody_pauses_any_more_is_queued_again_and_gets_its_hint(store: Store):
+    """Who let its batch go on has not come to this run."""
+    held(store)
+    store.client.hdel(store.keys.run("r1"), "paused")
+    age(store, "r1")
+    assert due(store).hints == [("r1", 0)]
+    assert state_of(store) == "queued"
+    claim_run(store)
+    check_invariants(store, ["r1"])
+
+
+def test_a_held_run_of_a_batch_that_was_cancelled_is_queued_to_be_cancelled(store: Store):
+    open_batch(store)
+    held(store, batch="b1", custom_id="x")
+    store.batches.cancel("b1", "ann")
+    age(store, "r1")
+    assert due(store).hints == [("r1", 0)]
+    assert store.runs.claim("r1", None, LEASE_MS) is None
+    assert state_of(store) == "ended"
+    check_invariants(store, ["r1"])
+
+
+def test_many_held_runs_hide_no_dead_worker_for_long(store: Store):
+    for run_id in ("r1", "r2", "r3"):
+        held(store, run_id)
+    submit_run(store, "r4")
+    claim_run(store, "r4")
+    entries(store, r1=10, r2=20, r3=30, r4=40)
+    looks = (LEASE_MS, 3, 10, 10, 5000, 300_000)
+    assert call(store, "tick", *looks) == [[], [], [], []]
+    assert call(store, "tick", *looks) == [[], ["r4"], [], []]
+
+
+def test_a_tick_of_an_older_release_does_nothing(store: Store):
+    submit_run(store)
+    age(store, "r1")
+    store.client.hset(store.keys.ledger, "schema", 99)
+    with untouched(store):
+        assert call(store, "tick", LEASE_MS, 10, 10, 10, 5000, 300_000) == ["SCHEMA", "99"]
+        with pytest.raises(SchemaError, match="99"):
+            due(store)

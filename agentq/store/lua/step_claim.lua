@@ -35,7 +35,6 @@ local replay = state == 'running' and fence_nonce(fence) == nonce
 if not replay then
   if state == 'running' or state == 'cancelling' then return {'BUSY'} end
   if state == 'held' then return {'HELD'} end
-  if state == 'held' then return {'HELD'} end
   if state ~= 'queued' then return {'CLOSED'} end
   if f[7] then
     for _, ancestor in ipairs(ancestors_in(scopes_in(redis.call('HGET', run, 'scopes')))) do

@@ -1,0 +1,88 @@
+"""The form of the state: a newer one comes into force when nobody is left who would not understand it."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentq.core.errors import SchemaError
+from agentq.store import Store
+from tests.support.harness import call, dump, submit_run, untouched
+
+NOW = 1
+"""The form that this release writes."""
+OLDER, NEWER = NOW - 1, NOW + 1
+
+
+def sign_on(store: Store, worker: str = "w1") -> list[str]:
+    return call(store, "worker_sign_on", worker, 60_000, f"process of {worker}", 0)
+
+
+def in_force(store: Store) -> str | None:
+    return store.client.hget(store.keys.ledger, "schema")
+
+
+def an_older_worker(store: Store, worker: str = "old", *, alive: bool = True) -> None:
+    """One of a release that knows the form before this one."""
+    until = store.watch.server_ms() + (60_000 if alive else -1)
+    store.client.zadd(store.keys.workers, {worker: until})
+    store.client.hset(store.keys.schemas, worker, OLDER)
+
+
+def test_the_first_worker_puts_its_form_into_force(store: Store):
+    assert in_force(store) is None
+    assert sign_on(store) == ["OK"]
+    assert in_force(store) == str(NOW)
+    assert dump(store)["schemas"][0] == {"w1": str(NOW)}
+
+
+def test_while_an_older_worker_is_alive_the_older_form_stays(store: Store):
+    an_older_worker(store)
+    assert sign_on(store) == ["OK"]
+    assert in_force(store) is None
+    store.watch.sign_off("old")
+    assert sign_on(store) == ["OK"]
+    assert in_force(store) == str(NOW)
+
+
+def test_a_worker_that_says_nothing_of_its_form_is_older_than_all(store: Store):
+    store.client.zadd(store.keys.workers, {"old": store.watch.server_ms() + 60_000})
+    sign_on(store)
+    assert in_force(store) is None
+
+
+def test_who_is_dead_holds_nothing_up_and_leaves_the_list(store: Store):
+    an_older_worker(store, alive=False)
+    sign_on(store)
+    assert in_force(store) == str(NOW)
+    assert dump(store)["schemas"][0] == {"w1": str(NOW)}
+    assert store.watch.workers() == ["w1"]
+
+
+def test_who_stops_in_good_order_leaves_the_list(store: Store):
+    sign_on(store)
+    sign_on(store, "w2")
+    store.watch.sign_off("w2")
+    assert dump(store)["schemas"][0] == {"w1": str(NOW)}
+
+
+def test_an_older_worker_is_told_and_counts_as_nobody(store: Store):
+    store.client.hset(store.keys.ledger, "schema", NEWER)
+    with untouched(store):
+        assert sign_on(store) == ["SCHEMA", str(NEWER)]
+        with pytest.raises(SchemaError, match=str(NEWER)) as raised:
+            store.watch.sign_on("w1", 60)
+    assert raised.value.hint, "it says what to do"
+
+
+def test_a_newer_state_takes_no_run_from_an_older_release(store: Store):
+    submit_run(store)
+    store.client.hset(store.keys.ledger, "schema", NEWER)
+    with untouched(store), pytest.raises(SchemaError, match=str(NEWER)):
+        submit_run(store, "r2")
+
+
+def test_what_is_in_force_is_never_lowered(store: Store):
+    sign_on(store)
+    an_older_worker(store)
+    sign_on(store)
+    assert in_force(store) == str(NOW)
