@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 from agentq.app import AgentQ
 from agentq.core.errors import AgentQError
@@ -27,7 +28,7 @@ from agentq.testing.stage import PASSES, ROWS, Ground, Scene
 from agentq.testing.verdict import Facts, RunFacts, Violation, facts_of, judge
 from agentq.worker.embedded import EmbeddedServer
 
-JOBS = min(64, 18 * (os.cpu_count() or 1))
+JOBS = min(48, 12 * (os.cpu_count() or 1))
 """Cases at once. They mostly wait: for leases to end, and for hints to be sent again."""
 CASE_SECONDS = 90.0
 """How long a case may take beyond ten times as long as the undisturbed one."""
@@ -123,8 +124,8 @@ def run_chaos(
             cases = chosen(matrix(passed, passes=passes), only)
             if begin is not None:
                 begin(len(cases))
-            with ThreadPoolExecutor(jobs, thread_name_prefix="agentq-case") as pool:
-                order = sorted(cases, key=lambda case: case.fault not in _LONGEST)
+            order = sorted(cases, key=lambda case: case.fault not in _LONGEST)
+            with _pool(jobs, stage) as pool:
                 for done in as_completed([pool.submit(stage.outcome, case, undisturbed) for case in order]):
                     report.outcomes.append(done.result())
                     if progress is not None:
@@ -146,6 +147,8 @@ class _Stage:
         self._children = children
         self._app = app
         self._case_seconds = CASE_SECONDS
+        self.stopping = Event()
+        """Set when somebody wants no more of it: what is being played is broken off."""
 
     def _play(self, case: Case) -> Played:
         slug = case.name.replace("/", "-").replace("#", "-")
@@ -155,8 +158,15 @@ class _Stage:
             delivery=case.delivery,
             pace=case.pace,
         )
-        seconds = self._case_seconds
-        return Play(case, scene, self._ground, self._children, self._app, seconds=seconds).run()
+        return Play(
+            case,
+            scene,
+            self._ground,
+            self._children,
+            self._app,
+            seconds=self._case_seconds,
+            stopping=self.stopping,
+        ).run()
 
     def undisturbed(self) -> tuple[Facts, Counter[str]]:
         """What comes of the rows when nothing goes wrong, and how often a process came by each point.
@@ -164,7 +174,7 @@ class _Stage:
         Raises:
             AgentQError: when they do not end, or something does not hold already.
         """
-        with ThreadPoolExecutor(len(UNDISTURBED)) as pool:
+        with _pool(len(UNDISTURBED), self) as pool:
             both = list(pool.map(self._play, UNDISTURBED))
         for played in both:
             if played.trouble:
@@ -192,6 +202,18 @@ class _Stage:
         if not played.reached and not found:
             found = [Violation(case.name, "", "end", "no process came to its crash: nothing was tested")]
         return Outcome(case, played.seconds, found)
+
+
+@contextmanager
+def _pool(jobs: int, stage: _Stage) -> Iterator[ThreadPoolExecutor]:
+    """Threads that play cases. On Ctrl-C, as on any error, none is begun any more."""
+    with ThreadPoolExecutor(jobs, thread_name_prefix="agentq-case") as pool:
+        try:
+            yield pool
+        except BaseException:
+            stage.stopping.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _fails_already(sentence: str, played: Played) -> AgentQError:

@@ -22,7 +22,7 @@ from agentq.testing.stage import Ground
 from agentq.worker.lifeline import LIFELINE_FD
 
 READY_SECONDS = 60.0
-LEAVE_SECONDS = 10.0
+LEAVE_SECONDS = 30.0
 """How long a process that is asked to stop may take."""
 _LOOK_SECONDS = 0.02
 
@@ -84,13 +84,11 @@ class Nursery:
         """Let a frozen process go on."""
         self._send(number=child.number, signal=int(signal.SIGCONT))
 
-    def stop(self, child: Child) -> bool:
-        """Ask a process to stop in good order, also a frozen one, and kill it if it does not; whether it did."""
+    def stop(self, child: Child) -> None:
+        """Ask a process, also a frozen one, to stop in good order, and kill it if it takes too long."""
         self.thaw(child)
-        if self._left(child, signal.SIGTERM, LEAVE_SECONDS):
-            return True
-        self._left(child, signal.SIGKILL, LEAVE_SECONDS)
-        return False
+        if not self._left(child, signal.SIGTERM, LEAVE_SECONDS):
+            self._left(child, signal.SIGKILL, LEAVE_SECONDS)
 
     def _left(self, child: Child, number: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
+from threading import Event
+from typing import Literal
 
-from agentq.app import AgentQ, Batch
-from agentq.core.errors import UsageError
+from agentq.app import AgentQ
 from agentq.core.lifecycle import RunState
-from agentq.core.records import RunRecord
 from agentq.store.approvals import Wanted
+from agentq.store.connect import Store
 from agentq.testing.case import Case
 from agentq.testing.life import Life
 from agentq.testing.nursery import Child, Nursery
-from agentq.testing.stage import BATCH, Ground, Scene, staged
+from agentq.testing.stage import Ground, Scene, staged
 
 LIVES_MAX = 8
 """Processes of a kind in one case: one that dies more often does not die of what is planted."""
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.1
 THAW_LEASES = 4
 """A frozen process that held nothing goes on after so many leases."""
 BY = "agentq chaos"
@@ -42,13 +43,21 @@ class Played:
 
 
 class Play:
-    """A case at work."""
+    """A case at work. It takes at most so many `seconds`, and none more once `stopping` is set."""
 
     def __init__(
-        self, case: Case, scene: Scene, ground: Ground, nursery: Nursery, user: AgentQ, *, seconds: float
+        self,
+        case: Case,
+        scene: Scene,
+        ground: Ground,
+        nursery: Nursery,
+        user: AgentQ,
+        *,
+        seconds: float,
+        stopping: Event,
     ) -> None:
         self.case = case
-        self.seconds = seconds  # after which it counts as one that never ends
+        self.seconds = seconds
         self.scene = scene
         self.ground = ground
         self.nursery = nursery
@@ -56,11 +65,12 @@ class Play:
         self.played = Played(case, scene)
         self._submits = self._lives("submit", case.submit_arms)
         self._works = self._lives("work", case.work_arms)
-        self._armed: list[Child] = []
+        self._frozen: _Frozen | None = None
+        self._stopping = stopping
 
-    def _lives(self, kind: str, arms: tuple[str, ...]) -> Iterator[Life]:
+    def _lives(self, kind: Literal["submit", "work"], arms: tuple[str, ...]) -> Iterator[Life]:
         for number, arm in zip(range(1, LIVES_MAX + 1), chain(arms, repeat("")), strict=False):
-            yield Life(kind, self.scene, f"{self.scene.folder}/{kind}-{number}.log", arm)  # type: ignore[arg-type]
+            yield Life(kind, self.scene, f"{self.scene.folder}/{kind}-{number}.log", arm)
 
     def run(self) -> Played:
         """Play it, and stop all that it started."""
@@ -76,30 +86,28 @@ class Play:
 
     def _until_the_end(self, deadline: float) -> None:
         submitter, worker = self._start(self._submits), self._start(self._works)
-        frozen: Child | None = None
-        held: dict[str, str] = {}
-        thaw_at = 0.0
-        while submitter is not None and worker is not None:
+        while submitter is not None and worker is not None and not self._stopping.is_set():
             if submitter.code not in {None, 0}:
                 submitter = self._start(self._submits)
-            if worker.code is not None:
-                worker = self._start(self._works)
-            elif worker.frozen and frozen is None:
-                frozen, held = worker, self._held()
-                thaw_at = time.monotonic() + THAW_LEASES * self.ground.lease_seconds
-                worker = self._start(self._works)
-            records = self._records()
-            self._decide(records)
-            if frozen is not None and (self._taken(held) or (not held and time.monotonic() > thaw_at)):
-                self.nursery.thaw(frozen)
-                held = {"": ""}
-            if submitter is not None and submitter.code == 0 and self._over(records):
+            worker = self._tended(worker)
+            live = self.app.store.watch.live()
+            self._decide()
+            if self._frozen is not None:
+                self._frozen.thaw_if_taken(live)
+            if submitter is not None and submitter.code == 0 and not live:
                 return
             if time.monotonic() > deadline:
-                self.played.trouble = f"not over after {self.seconds:.0f} s: {_states(records)}"
+                self.played.trouble = f"not over after {self.seconds:.0f} s: {self._states(live)}"
                 return
             time.sleep(LOOK_SECONDS)
         self.played.trouble = f"a process died {LIVES_MAX} times"
+
+    def _tended(self, worker: Child) -> Child | None:
+        """The worker, or another where it has died or is frozen."""
+        if worker.frozen and self._frozen is None:
+            self._frozen = _Frozen(worker, self.nursery, self.app.store, self.ground.lease_seconds)
+            return self._start(self._works)
+        return worker if worker.code is None else self._start(self._works)
 
     def _start(self, lives: Iterator[Life]) -> Child | None:
         life = next(lives, None)
@@ -114,55 +122,56 @@ class Play:
         wanted = len(self.case.submit_arms) + len(self.case.work_arms)
         self.played.reached = len(armed) == wanted and all(child.reached for child in armed)
         for child in self.played.children:
-            if not self.nursery.stop(child) and not self.played.trouble:
-                self.played.trouble = f"process {child.pid} did not stop when it was asked to"
+            self.nursery.stop(child)
 
-    def _decide(self, records: list[RunRecord]) -> None:
+    def _decide(self) -> None:
         """Approve what waits for it. Nobody makes a call again of which it is not known whether it acted."""
-        self.app.store.approvals.decide(
-            [
-                Wanted(record.id, call.id, "approve" if call.kind == "approval" else "deny", BY)
-                for record in records
-                if record.state is RunState.WAITING
-                for call in record.pending
-            ]
-        )
-
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────
-
-    def _records(self) -> list[RunRecord]:
-        """The rows as they stand; none before the batch is there."""
-        try:
-            runs = list(Batch(self.app.store, BATCH).runs())
-        except UsageError:
-            return []
-        found = self.app.store.runs.read_many([run.id for run in runs])
-        return [record for record in found if record is not None]
-
-    def _over(self, records: list[RunRecord]) -> bool:
-        return (
-            bool(records)
-            and all(record.state is RunState.ENDED for record in records)
-            and not self.app.store.watch.live()
-        )
-
-    def _held(self) -> dict[str, str]:
-        """The runs that a worker holds now, with their fences."""
         store = self.app.store
-        held = {}
-        for run_id in store.watch.live():
-            state, fence = store.client.hmget(store.keys.run(run_id), ["state", "fence"])
+        for run_ids in store.approvals.runs():
+            store.approvals.decide(
+                [
+                    Wanted(record.id, call.id, "approve" if call.kind == "approval" else "deny", BY)
+                    for record in store.runs.read_many(run_ids)
+                    if record is not None
+                    for call in record.pending
+                ]
+            )
+
+    def _states(self, live: Collection[str]) -> str:
+        records = self.app.store.runs.read_many(list(live))
+        states = [f"{record.id} is {record.state.value}" for record in records if record is not None]
+        return ", ".join(states) or "the rows are not all submitted"
+
+
+class _Frozen:
+    """A worker that stands still. It goes on when somebody else has what it held, or it held nothing."""
+
+    def __init__(self, child: Child, nursery: Nursery, store: Store, lease_seconds: float) -> None:
+        self._child = child
+        self._nursery = nursery
+        self._store = store
+        self._held = self._fences()
+        self._thaw_at = time.monotonic() + THAW_LEASES * lease_seconds
+        self._thawed = False
+
+    def thaw_if_taken(self, live: Collection[str]) -> None:
+        """Let it go on as soon as somebody else is at work on one of its runs, or one has ended."""
+        if self._thawed:
+            return
+        if self._held:
+            now = self._fences()
+            taken = any(run not in live or now.get(run, fence) != fence for run, fence in self._held.items())
+        else:
+            taken = time.monotonic() > self._thaw_at
+        if taken:
+            self._nursery.thaw(self._child)
+            self._thawed = True
+
+    def _fences(self) -> dict[str, str]:
+        """The runs that some worker has in its hands now, with their fences."""
+        fences = {}
+        for run_id in self._store.watch.live():
+            state, fence = self._store.client.hmget(self._store.keys.run(run_id), ["state", "fence"])
             if state == RunState.RUNNING.value:
-                held[run_id] = str(fence)
-        return held
-
-    def _taken(self, held: dict[str, str]) -> bool:
-        """Whether somebody else has one of these runs in his hands, or it has ended."""
-        if "" in held:
-            return False
-        live, now = self.app.store.watch.live(), self._held()
-        return any(run_id not in live or now.get(run_id, fence) != fence for run_id, fence in held.items())
-
-
-def _states(records: list[RunRecord]) -> str:
-    return ", ".join(f"{record.id} is {record.state.value}" for record in records) or "nothing was submitted"
+                fences[run_id] = str(fence)
+        return fences

@@ -76,6 +76,8 @@ class Facts:
     set_aside: dict[str, int]
     """Scopes in which money is still reserved or escrowed, in nano-USD."""
     drift: list[str]
+    checkup: list[str]
+    """What `agentq doctor --runs` would find."""
 
 
 def facts_of(played: Played, ground: Ground, user: AgentQ) -> Facts:
