@@ -44,7 +44,10 @@ def command() -> None:
 )
 @click.pass_obj
 def list_(session: Session, where: tuple[str, ...], limit: int | None) -> None:
-    """List the calls that wait (WHERE: those that are meant), who has waited longest first."""
+    """List what waits.
+
+    All calls that wait for a person, or those that WHERE means; who has waited longest comes first.
+    """
     app, console = session.server_app(), session.console
     found = _meant(app, where)
     if console.json:
@@ -65,7 +68,10 @@ def list_(session: Session, where: tuple[str, ...], limit: int | None) -> None:
 @click.argument("id")
 @click.pass_obj
 def show(session: Session, id: str) -> None:
-    """Show the call of this ID: its arguments, what has led to it, and what happens at its deadline."""
+    """Show one call.
+
+    Its arguments, what has led to it, how long it waits, and what happens then.
+    """
     app, console = session.server_app(), session.console
     question = the_question(app.store, id)
     messages = app.run(question.run.id).thread().messages

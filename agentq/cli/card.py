@@ -72,6 +72,7 @@ def pending_fields(call: PendingCall) -> dict[str, Any]:
         "asked_at": seconds(call.asked_at_ms),
         "deadline": seconds(call.deadline_ms),
         "default": call.default,
+        "kind": call.kind,
     }
 
 
@@ -103,16 +104,34 @@ def run_card(console: Console, record: RunRecord) -> None:
     console.out(f"  submitted {clock(record.created_ms)}, ended {clock(record.ended_ms)}")
     if record.failures:
         console.out(f"  tried in vain {plural(record.failures, 'time')}: {record.last_error}")
-    if record.parked is not None:
-        console.out(f"  parked since {clock(record.parked_ms)}: {wanted(record.parked)}")
-        for line in cure(record.parked):
-            console.out(f"    {line}")
-    if record.gathering is not None:
-        console.out(f"  waits for {plural(record.gathering, 'child run')} until {clock(record.deadline_ms)}")
-    for call in record.pending:
-        console.out(
-            f"  waits for approval of {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "
-            f"ends {clock(call.deadline_ms)}"
-        )
+    for line in _waits(record):
+        console.out(f"  {line}")
     if record.answer is not None:
         console.out(f"  answer: {record.answer}")
+
+
+def _waits(record: RunRecord) -> list[str]:
+    """What a run waits for, and what to type."""
+    lines = []
+    if record.parked is not None:
+        lines.append(f"parked since {clock(record.parked_ms)}: {wanted(record.parked)}")
+        lines += [f"  {line}" for line in cure(record.parked)]
+    if record.gathering is not None:
+        lines.append(f"waits for {plural(record.gathering, 'child run')} until {clock(record.deadline_ms)}")
+    for call in record.pending:
+        lines += waits_for(record.id, call)
+    return lines
+
+
+def waits_for(run_id: str, call: PendingCall) -> list[str]:
+    """That a call waits for a person, and what to type."""
+    what = "approval of"
+    if call.kind == "unknown":
+        what = "a person to say whether to repeat, as it may have acted,"
+    at_the_end = "then the model is told" if call.default == "tell" else "then the run ends"
+    return [
+        f"waits for {what} {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "
+        f"until {clock(call.deadline_ms)}, {at_the_end}",
+        f"  agentq approvals approve {run_id}:{call.id}",
+        f"  agentq approvals deny {run_id}:{call.id} --reason TEXT",
+    ]

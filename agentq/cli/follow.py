@@ -49,9 +49,9 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
     for reason, count in sorted(tally.stop_reasons.items(), key=lambda item: (-item[1], item[0])):
         console.out(f"  {reason:<20}{count:>8}")
     if tally.waiting:
-        console.say(
-            f"waiting for approval: {plural(tally.waiting, 'run')}; agentq status {batch.name} shows which"
-        )
+        console.say(f"waiting for approval: {plural(tally.waiting, 'run')}")
+        console.say(f"  agentq approvals list batch={batch.name}")
+        console.say(f"  agentq approvals approve --where batch={batch.name}")
     for line in money_lines(tally.money):
         console.say(line)
     return code

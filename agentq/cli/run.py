@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agentq.cli.card import run_fields
+from agentq.cli.card import run_fields, waits_for
 from agentq.cli.globals import verb
 from agentq.cli.tally import BUDGET_ROWS, WAITING_FOR_APPROVAL, Tally, cure, is_refusal, wanted
 from agentq.cli.traceline import trace_line
@@ -94,7 +94,8 @@ def _conclude(session: Session, record: RunRecord) -> int:
         console.out(record.answer)
     if record.state is RunState.WAITING:
         for call in record.pending:
-            console.say(f"waits for approval of {call.tool}({call.arguments})")
+            for line in waits_for(record.id, call):
+                console.say(line)
         console.say(f"  agentq cancel {record.id} ends it")
         return WAITING_FOR_APPROVAL
     if record.parked is not None:

@@ -82,9 +82,11 @@ def _batch(session: Session, batch: Batch) -> None:
     for line in money_lines(tally.money):
         console.out(f"  {line}")
     for run, call in waiting:
-        console.out(f"  waits   {run}  {call.tool}({call.arguments}) until {clock(call.deadline_ms)}")
-    if tally.waiting > len(waiting):
-        console.out(f"  … and {tally.waiting - len(waiting)} more runs that wait")
+        console.out(
+            f"  waits   {run}:{call.id}  {call.tool}({call.arguments}) until {clock(call.deadline_ms)}"
+        )
+    if tally.waiting:
+        console.say(f"  agentq approvals list batch={batch.name}   shows all, and what to type")
 
 
 def account_fields(account: Account) -> dict[str, Any]:
