@@ -17,6 +17,7 @@ from agentq.core.lifecycle import RunState
 from agentq.core.money import format_usd
 from agentq.core.records import RunRecord
 from agentq.provider.types import Role, ToolCall
+from agentq.store.checkup import examine
 from agentq.testing.acts import Act, acts
 from agentq.testing.files import read
 from agentq.testing.play import Played
@@ -110,6 +111,7 @@ def facts_of(played: Played, ground: Ground, user: AgentQ) -> Facts:
                 for account in accounts
                 if account.reserved_nano or account.escrowed_nano
             },
+            checkup=[f"{finding.subject}: {finding.sentence}" for finding in examine(store).findings],
             drift=[
                 f"{d.scope} {d.field}: {d.against} {d.books}, account {d.state}" for d in books.differences
             ],
@@ -161,6 +163,7 @@ def _slots(facts: Facts) -> Iterator[str]:
         yield f"{run_id} is still watched although all runs have ended"
     for run_id, held in facts.held.items():
         yield f"{run_id} still holds {', '.join(held)}"
+    yield from facts.checkup
 
 
 # ── the thread ───────────────────────────────────────────────────────────────────────────────────────

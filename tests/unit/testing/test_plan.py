@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
@@ -55,7 +55,7 @@ def test_without_rows_and_without_a_name_every_agent_has_a_run(app):
 
 
 def test_a_row_s_own_script_goes_before_the_given_one_and_that_before_the_tools(app):
-    rows = [{"input": "a", "metadata": {"script": ["Mine."], "label": 7}}, {"input": "b"}]
+    rows: list[Any] = [{"input": "a", "metadata": {"script": ["Mine."], "label": 7}}, {"input": "b"}]
     first, second = make_plan(app, agent="clerk", rows=rows, script=["Given."]).rows
     assert first["metadata"] == {"script": ["Mine."], "label": 7}
     assert second["metadata"] == {"script": ["Given."]}

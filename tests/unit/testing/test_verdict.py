@@ -72,9 +72,11 @@ def thread_of(*turns):
 
 
 def run_of(thread, **fields: Any):
-    fields = {"state": RunState.ENDED, "stop_reason": StopReason.FINISHED, "answer": "Done."} | fields
+    given: dict[str, Any] = {"state": RunState.ENDED, "stop_reason": StopReason.FINISHED, "answer": "Done."}
     steps = sum(event.kind == "step" for event in thread.trace)
-    record = RunRecord("r1", RunSpec("a"), step=0, phase="model", created_ms=0, steps=steps, **fields)
+    record = RunRecord(
+        "r1", RunSpec("a"), step=0, phase="model", created_ms=0, steps=steps, **(given | fields)
+    )
     return RunFacts(record, thread, SPECS)
 
 
@@ -84,7 +86,7 @@ def act(name="note", text="a", *, key=None, pid=1):
 
 
 def facts(*runs, acts=(), **fields: Any):
-    fields = {
+    given: dict[str, Any] = {
         "bill_nano": 3,
         "live": [],
         "held": {},
@@ -92,8 +94,9 @@ def facts(*runs, acts=(), **fields: Any):
         "forfeited_nano": 0,
         "set_aside": {},
         "drift": [],
-    } | fields
-    return Facts(runs=list(runs), rows=len(runs), acts=list(acts), **fields)
+        "checkup": [],
+    }
+    return Facts(runs=list(runs), rows=len(runs), acts=list(acts), **(given | fields))
 
 
 def good():
@@ -125,6 +128,7 @@ def test_a_case_in_which_all_went_well_has_no_violation():
             {"drift": ["global spent usd: log 1, account 2"]},
             "money: the ledger's log and its accounts differ",
         ),
+        ({"checkup": ["run r1: it waits without a deadline"]}, "slots: run r1: it waits without a deadline"),
         ({"live": ["r1"]}, "slots: r1 is still watched although all runs have ended"),
         ({"held": {"r1": ["1-a:1"]}}, "slots: r1 still holds 1-a:1"),
     ],
