@@ -157,6 +157,16 @@ class Fleet:
         """The runs of a batch, in order."""
         return [run.record() for run in self.app.batch(batch).runs()]
 
+    def held(self, batch: str = "b") -> dict[str, str]:
+        """The runs of a batch that some worker holds now, with their fences."""
+        store = self.app.store
+        found = {}
+        for run_id in store.batches.live(batch):
+            state, fence = store.client.hmget(store.keys.run(run_id), ["state", "fence"])
+            if state == "running":
+                found[run_id] = str(fence)
+        return found
+
     def restart_server(self, signal: int = SIGKILL) -> None:
         """Kill the server and start it again on the same data."""
         os.kill(self.server.pid, signal)
@@ -191,6 +201,15 @@ class Fleet:
         assert store.watch.live() == {}
         found = examine(store).findings
         assert not found, found
+
+    def check_undisturbed(self, batch: str, *, rows: int, steps: int) -> None:
+        """And what must hold when no worker has died: none was taken for dead, no call made twice."""
+        self.check(batch, steps=steps)
+        assert {record.attempts for record in self.records(batch)} == {1}
+        bought = sorted((int(row), int(turn)) for row, turn, _ in self.lines("bill"))
+        assert bought == [(row, turn) for row in range(rows) for turn in range(steps)]
+        account = self.app.store.ledger.account(f"batch:{batch}")
+        assert (account.forfeited_nano, account.spent_nano) == (0, self.billed_nano())
 
     def end(self) -> None:
         """Kill everything that was started."""
