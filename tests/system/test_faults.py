@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter
 from functools import partial
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
-from agentq.core.lifecycle import RunState
+from agentq.core.lifecycle import RunState, StopReason
+from agentq.provider.types import Role
 from tests.support.processes import ProcessGroup, is_alive
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.system
 
 pytest_plugins = ["tests.support.fleet"]
-
-
-def running(fleet, batch="b"):
-    """The runs that some worker holds now, with their fences."""
-    store = fleet.app.store
-    held = {}
-    for run_id in store.batches.live(batch):
-        state, fence = store.client.hmget(store.keys.run(run_id), ["state", "fence"])
-        if state == "running":
-            held[run_id] = fence
-    return held
 
 
 def moved_on(fleet, held):
@@ -44,10 +33,10 @@ def test_two_hundred_runs_survive_a_worker_killed_every_few_seconds(make_fleet):
     workers = [fleet.start_worker(), fleet.start_worker()]
     batch = fleet.submit(200, 10, seconds=0.15)
     for kill in range(6):
-        wait_until(lambda: batch.done() or len(running(fleet)) > 8, "both workers to be busy", 60)
+        wait_until(lambda: batch.done() or len(fleet.held()) > 8, "both workers to be busy", 60)
         if batch.done():
             break
-        victim, held = workers.pop(0), running(fleet)
+        victim, held = workers.pop(0), fleet.held()
         victim.signal_group(SIGKILL)
         victim.wait()
         workers.append(fleet.start_worker())
@@ -61,23 +50,33 @@ def test_two_hundred_runs_survive_a_worker_killed_every_few_seconds(make_fleet):
     assert len(Counter(tuple(line) for line in fleet.lines("marks"))) == 200 * 9
 
 
-def test_a_killed_workers_step_is_taken_up_within_twenty_seconds(make_fleet):
-    """With the default lease of 15 s and a second worker at hand."""
-    fleet = make_fleet()
+@pytest.fixture
+def minute_app():
+    """The fleet's agents, whose calls take a minute while there is a file `slow`."""
+    from tests.support.fleet import APP  # only now: an earlier import would go past pytest's rewriting
+
+    nap = "time.sleep(60 if os.path.exists(os.path.join(HERE, 'slow')) else float("
+    assert APP.count("time.sleep(float(") == 1
+    return APP.replace("time.sleep(float(", nap)
+
+
+def test_a_killed_workers_step_is_taken_up_within_twenty_seconds(make_fleet, minute_app):
+    """In the middle of a minute's call, with the default lease of 15 s and a second worker at hand."""
+    fleet = make_fleet(app=minute_app)
+    slow = fleet.home / "slow"
+    slow.touch()
     victim = fleet.start_worker(concurrency=4)
-    batch = fleet.submit(4, 3, seconds=2)
-    held = wait_until(lambda: running(fleet), "the steps to be at work")
+    batch = fleet.submit(4, 3)
+    wait_until(lambda: len(fleet.lines("bill")) == 4, "the calls to be under way")
+    held = fleet.held()
     bystander = fleet.start_worker(concurrency=4)
     victim.signal_group(SIGKILL)
-    killed_at = time.monotonic()
-    wait_until(lambda: moved_on(fleet, held), "the steps to be rescued", 20)
-    wait_until(
-        lambda: len(running(fleet)) == 4,
-        "the steps to be at work again",
-        max(1, 20 - (time.monotonic() - killed_at)),
-    )
+    slow.unlink()
+    wait_until(lambda: len(fleet.lines("bill")) >= 8, "the calls to be made again", 20)
+    assert moved_on(fleet, held)
     batch.wait(60)
     fleet.check("b", steps=3)
+    assert {record.attempts for record in fleet.records()} == {2}
     assert bystander.returncode is None
 
 
@@ -129,6 +128,62 @@ def test_a_message_lost_in_the_middle_of_a_run_is_sent_again(make_fleet):
     assert len(fleet.lines("bill")) == 3
 
 
+def test_a_message_that_comes_late_finds_nothing_to_do(make_fleet):
+    """The hints of every first step are withheld, sent again by the tick, and come when all is over."""
+    fleet = make_fleet()
+    queue, client = fleet.app.store.keys.broker_prefix + "steps", fleet.app.store.client
+    batch = fleet.submit(5, 3)
+    late = client.lpop(queue, 5)
+    assert len(late) == 5
+    fleet.start_worker()
+    batch.wait(30)
+    client.rpush(queue, *late)
+    wait_until(lambda: client.llen(queue) == 0, "the late messages to be taken")
+    # Those before them are done with when one that comes after them is.
+    fleet.submit(1, 1, batch="after").wait(30)
+    fleet.check("b", steps=3)
+    assert len(fleet.lines("bill")) == 5 * 3 + 1
+    assert {record.attempts for record in fleet.records()} == {1}
+
+
+@pytest.fixture
+def greedy_app():
+    """The fleet's agents under a limit of memory, for which the tool of row 0 and the model of row 1 ask."""
+    from tests.support.fleet import APP  # only now: an earlier import would go past pytest's rewriting
+
+    changes = {
+        "import json, os, time": "import json, os, resource, time",
+        "class BilledClient": (
+            'if "MEMORY" in os.environ:\n'
+            '    resource.setrlimit(resource.RLIMIT_AS, (int(os.environ["MEMORY"]),) * 2)\n\n'
+            "class BilledClient"
+        ),
+        "time.sleep(float(": 'bytes(8 << 30 if req.metadata["row"] == 1 else 8)\n        time.sleep(float(',
+        'append("marks"': 'bytes(8 << 30 if row == 0 else 8)\n    append("marks"',
+    }
+    app = APP
+    for old, new in changes.items():
+        assert app.count(old) == 1
+        app = app.replace(old, new)
+    return app
+
+
+def test_a_worker_that_has_no_memory_for_one_run_goes_on_with_the_others(make_fleet, greedy_app):
+    """The model hears that its tool has failed; a client that fails ends its run, booked in full."""
+    fleet = make_fleet(app=greedy_app)
+    worker = fleet.start_worker(concurrency=8, MEMORY=str(4 << 30))
+    batch = fleet.submit(8, 3, seconds=0.2)
+    batch.wait(60)
+    reasons = [record.stop_reason for record in fleet.records()]
+    assert reasons == [StopReason.MODEL_ERROR if row == 1 else StopReason.FINISHED for row in range(8)]
+    assert "MemoryError" in fleet.records()[1].stop_detail
+    told = [m.content for m in fleet.app.run(fleet.records()[0].id).thread().messages if m.role is Role.TOOL]
+    assert len(told) == 2
+    assert all("MemoryError" in text for text in told)
+    fleet.check_closed("b")
+    assert worker.returncode is None
+
+
 @pytest.mark.parametrize(
     "point", ["step.after_claim", "step.after_reserve", "step.after_model", "step.after_tools"]
 )
@@ -168,10 +223,10 @@ def test_early_acknowledgement_survives_a_restarted_server_and_killed_connection
     worker = fleet.start_worker(concurrency=8)
     batch = fleet.submit(24, 4, seconds=0.5)
     unacked = fleet.app.store.keys.broker_prefix + "unacked"
-    wait_until(lambda: len(running(fleet)) == 8, "the worker to be full")
+    wait_until(lambda: len(fleet.held()) == 8, "the worker to be full")
     assert fleet.app.store.client.hlen(unacked) <= 1
     fleet.restart_server()
-    wait_until(lambda: running(fleet), "the worker to come back", 30)
+    wait_until(fleet.held, "the worker to come back", 30)
     assert fleet.app.store.client.hlen(unacked) <= 1
     fleet.app.store.client.client_kill_filter(skipme=True, _type="normal")
     batch.wait(90)
@@ -184,10 +239,10 @@ def test_a_worker_asked_to_stop_finishes_its_steps_and_leaves_zero(make_fleet):
     fleet = make_fleet()
     worker = fleet.start_worker(concurrency=2)
     batch = fleet.submit(2, 3, seconds=1)
-    wait_until(lambda: len(running(fleet)) == 2, "the steps to be at work")
+    wait_until(lambda: len(fleet.held()) == 2, "the steps to be at work")
     worker.signal(SIGTERM)
     assert worker.wait(30) == 0
-    assert running(fleet) == {}
+    assert fleet.held() == {}
     assert fleet.app.workers() == []
     assert fleet.app.batch("b").account().forfeited_nano == 0
     fleet.start_worker()
