@@ -17,7 +17,7 @@ if f[2] == op then return {'RETRIED', f[9]} end
 if f[1] ~= 'ended' then return {'LIVE', f[1]} end
 if (f[3] or '0') ~= ARGV[3] then return {'CHANGED'} end
 local keep = tonumber(ARGV[5])
-if redis.call('LLEN', run .. ':msgs') < keep then return {'GONE', 'messages'} end
+if keep == 0 or redis.call('LLEN', run .. ':msgs') < keep then return {'GONE', 'messages'} end
 if redis.call('EXISTS', scope_key('run:' .. id)) == 0 then return {'GONE', 'account'} end
 local batch = f[4] ~= '' and P .. 'batch:' .. f[4]
 if batch and redis.call('EXISTS', batch) == 0 then return {'GONE', 'batch'} end
