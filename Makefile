@@ -1,7 +1,7 @@
 # agentq: `make` lists what there is. Everything runs from .venv/, which `make setup` makes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ledger mutants check bench up
+.PHONY: help setup demo test test-ledger chaos mutants check bench up
 
 # The first Python >= 3.11 that is found; `make PYTHON=/path/to/python …` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -40,6 +40,9 @@ test: setup ## Run every test (ARGS='-k name' for some)
 
 test-ledger: setup ## The tests of the ledger, its state machine with many more examples (under 10 minutes)
 	@.venv/bin/python -m tests.support.ledger_report
+
+chaos: setup ## Kill our own agents' workers at every crash point, with every fault (under 10 minutes)
+	@.venv/bin/python -m tests.chaos $(ARGS)
 
 mutants: setup ## Plant bugs in the ledger and show that the tests notice each (ARGS=fence for some)
 	@.venv/bin/python -m tests.mutants.run $(ARGS)

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 @click.option(
     "--script", metavar="TURNS.json", help="What the model does: a list of turns, as `scripted` plays it."
 )
-@click.option("--only", metavar="PATTERN", help="Cases such as step.after_model/lost, or 'effect.*'.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only such cases: step.after_model/lost, 'effect.*', '*/freeze'. May be given again.",
+)
 @click.option(
     "--passes",
     type=click.IntRange(min=1),
@@ -40,7 +45,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     file: str | None,
     agent: str | None,
     script: str | None,
-    only: str | None,
+    only: tuple[str, ...],
     passes: int,
     jobs: int | None,
     yes: bool,

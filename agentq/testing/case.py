@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -101,19 +101,20 @@ def matrix(passed: Mapping[str, int], *, passes: int) -> list[Case]:
     return cases
 
 
-def chosen(cases: list[Case], pattern: str | None) -> list[Case]:
-    """The cases whose name matches a pattern (`*` is anything), or begins with it; all without one.
+def chosen(cases: list[Case], patterns: Sequence[str]) -> list[Case]:
+    """The cases whose name matches one of the patterns (`*` is anything), or begins with it; all without any.
 
     Raises:
-        UsageError: when it is none of them.
+        UsageError: when a pattern matches none of them.
     """
-    if pattern is None:
-        return cases
-    found = [case for case in cases if fnmatchcase(case.name, pattern) or case.name.startswith(pattern)]
-    if not found:
-        names = [case.name for case in cases]
-        raise UsageError(
-            f"--only {pattern!r} matches no case{nearest(pattern, names)}",
-            hint=f"for example --only {names[0]} or --only 'step.*'",
-        )
-    return found
+    found: set[Case] = set()
+    for pattern in patterns:
+        matching = {c for c in cases if fnmatchcase(c.name, pattern) or c.name.startswith(pattern)}
+        if not matching:
+            names = [case.name for case in cases]
+            raise UsageError(
+                f"--only {pattern!r} matches no case{nearest(pattern, names)}",
+                hint=f"for example --only {names[0]} or --only 'step.*'",
+            )
+        found |= matching
+    return [case for case in cases if case in found or not patterns]

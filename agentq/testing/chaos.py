@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ WHY_NOT: Mapping[str, str] = {
     "step.after_convert": "no run is stopped, so there is no closing turn",
     "step.after_closing": "no run is stopped, so there is no closing turn",
     "step.after_commit": "each run has one step",
-    "step.after_model_commit": "the script calls no tools",
+    "step.after_model_commit": "no step goes on to its tools at once",
     "step.after_tools": "the script calls no tools",
     "effect.after_begin": "the script calls no tool with a side effect",
     "effect.after_tool": "the script calls no tool with a side effect",
@@ -87,7 +87,7 @@ def run_chaos(
     app: AgentQ,
     plan: Plan,
     *,
-    only: str | None = None,
+    only: Sequence[str] = (),
     passes: int = PASSES_OF_A_POINT,
     jobs: int = JOBS,
     begin: Callable[[int], None] | None = None,
@@ -99,7 +99,7 @@ def run_chaos(
         reference: `module:app`, importable from the current directory.
         app: that app, imported here too.
         plan: what is played in each case.
-        only: a pattern of names of cases.
+        only: patterns of names of cases.
         passes: at how many passes of each point a process dies, a case each.
         jobs: cases at once.
         begin: told how many cases there are.

@@ -58,9 +58,18 @@ def test_every_case_is_armed_with_what_there_is():
     "pattern, count", [("step.after_claim", 5), ("*/late", 6), ("step.after_m*/none", 1)]
 )
 def test_cases_are_chosen_by_a_pattern_or_by_how_they_begin(pattern, count):
-    assert len(chosen(matrix(PASSED, passes=1), pattern)) == count
+    assert len(chosen(matrix(PASSED, passes=1), [pattern])) == count
 
 
 def test_a_pattern_that_chooses_nothing_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match=r"did you mean 'step\.after_claim/lost'"):
-        chosen(matrix(PASSED, passes=1), "step.after_clam/lost")
+        chosen(matrix(PASSED, passes=1), ["step.*", "step.after_clam/lost"])
+
+
+def test_several_patterns_choose_what_any_of_them_does_and_none_chooses_all():
+    cases = matrix(PASSED, passes=1)
+    assert chosen(cases, []) == cases
+    assert names(chosen(cases, ["*claim/lost", "step.after_claim/none"])) == [
+        "step.after_claim/none",
+        "step.after_claim/lost",
+    ]
