@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from celery import Celery
 
+from agentq.core.errors import SchemaError
 from agentq.engine.step import execute_step
 from agentq.engine.workbench import Dispatch, Workbench
 from agentq.worker.celery_app import TASK
@@ -30,6 +31,8 @@ def register_step(celery: Celery, bench: Callable[[], Workbench]) -> None:
                     execute_step(run_id, step, bench=bench())
                 else:  # this process stops: another may have it at once
                     bench().dispatch(run_id, step)
+        except SchemaError as error:  # nothing was claimed, and the heartbeat stops this worker
+            log.warning("step_left run=%s step=%d why=%s", run_id, step, error)
         except BaseException:
             # Nothing may escape into Celery: on the threads pool it would cost a slot for ever. The run
             # is safe: its lease ends and another claim follows.

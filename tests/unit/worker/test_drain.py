@@ -346,3 +346,14 @@ def test_a_message_that_was_taken_already_is_passed_on(process: Process, store: 
     celery.tasks[TASK](run_id="r1", step=0)
     assert process.hints == [("r1", 0)]
     assert state_of(store) == "queued"
+
+
+def test_a_step_of_a_state_that_is_newer_is_left_in_one_line(process: Process, store: Store, said: Any):
+    submit_run(store)
+    celery = Celery("t", set_as_current=False)
+    register_step(celery, lambda: process.bench)
+    store.client.hset(store.keys.ledger, "schema", 99)
+    celery.tasks[TASK](run_id="r1", step=0)
+    assert state_of(store) == "queued"
+    assert "step_left run=r1 step=0 why=the state has the form 99" in said()
+    assert "Traceback" not in said()
