@@ -51,7 +51,18 @@ def done(
     store: Store, lease: Lease, *, late: int = 0, content: tuple[str, ...] = ("paid 5",), result: str = RESULT
 ) -> list[str]:
     """The script, called twice as by a client whose reply was lost."""
-    given = (lease.run_id, lease.fence, "c1", lease.step, PAY, result, EVENT, late, len(content), *content)
+    given: list[str | int] = [
+        lease.run_id,
+        lease.fence,
+        "c1",
+        lease.step,
+        PAY,
+        result,
+        EVENT,
+        late,
+        len(content),
+        *content,
+    ]
     return twice(store, "effect_done", *given)
 
 

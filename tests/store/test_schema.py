@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentq.core.errors import SchemaError
@@ -17,7 +19,7 @@ def sign_on(store: Store, worker: str = "w1") -> list[str]:
     return call(store, "worker_sign_on", worker, 60_000, f"process of {worker}", 0)
 
 
-def in_force(store: Store) -> str | None:
+def in_force(store: Store) -> Any:
     return store.client.hget(store.keys.ledger, "schema")
 
 
