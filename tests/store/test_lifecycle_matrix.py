@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from agentq.core.lifecycle import TRANSITIONS, RunState, StopReason
-from agentq.core.records import Actor, Delta, Lease, Parked, Settlement
+from agentq.core.records import Actor, Delta, Lease, Parked, Retrial, Settlement
 from agentq.store import Store
+from agentq.store.approvals import Wanted
+from agentq.store.effects import Effect
 from tests.support.harness import (
     LEASE_MS,
     age,
@@ -22,6 +24,7 @@ from tests.support.harness import (
     state_of,
     steady,
     submit_run,
+    twice,
 )
 
 EMPTY = Delta("{}")
@@ -46,7 +49,10 @@ def bring(store: Store, state: RunState) -> Lease:
             parked = reserve(store, lease, 2, usd=6, tokens=6, escrow_usd=3, escrow_tokens=3, policy="park")
             assert parked == Parked("batch:b1", "usd", "exhausted")
         case RunState.WAITING:
-            store.runs.commit_wait(lease, EMPTY, None, [], 60_000)
+            store.runs.commit_wait(lease, EMPTY, None, [{"id": "c1"}], 60_000)
+        case RunState.HELD:
+            store.runs.release(lease, delay_ms=0)
+            store.control.pause_many(["r1"], "me")
         case RunState.ENDED:
             store.runs.commit_end(lease, EMPTY, None, StopReason.FINISHED)
     assert state_of(store) == state.value
@@ -77,6 +83,26 @@ def top_up(store: Store, lease: Lease) -> None:
 def reserve_dry(store: Store, lease: Lease) -> None:
     store.ledger.set_limit("tenant:acme", usd=12)
     reserve(store, lease, 2, usd=6, tokens=1, escrow_usd=3, escrow_tokens=3, policy="park")
+
+
+def retry(store: Store, lease: Lease) -> None:
+    store.control.retry_many([Retrial("r1", 0, "{}", 1, "[]")])
+
+
+def resumed_batch(store: Store, lease: Lease) -> None:
+    """Its own pause is taken back, and nobody came to let it go: the tick does."""
+    store.client.hdel(store.keys.run("r1"), "paused")
+    age(store, "r1")
+    due(store)
+
+
+def paused_claim(store: Store, lease: Lease) -> None:
+    store.batches.pause("b1", "me")
+    store.runs.claim("r1", None, LEASE_MS)
+
+
+def effect(lease: Lease) -> Effect:
+    return Effect(lease, "c1", "pay:0123456789abcdef", once=True)
 
 
 SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
@@ -114,7 +140,19 @@ SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
     "step_release": lambda store, lease: store.runs.release(lease, delay_ms=0),
     "step_release delayed": lambda store, lease: store.runs.release(lease, delay_ms=60_000),
     "run_cancel": lambda store, lease: store.runs.cancel("r1", "test"),
+    "run_pause": lambda store, lease: store.control.pause_many(["r1"], "test"),
+    "run_resume": lambda store, lease: store.control.resume_many(["r1"], own=True),
+    "run_resume of its batch": lambda store, lease: store.control.resume_many(["r1"], own=False),
+    "batch_pause": lambda store, lease: store.batches.pause("b1", "test"),
+    "batch_pause and step_claim": paused_claim,
+    "run_retry": retry,
+    "effect_begin": lambda store, lease: store.effects.begin(effect(lease), retry=False, reads={}),
+    "effect_done": lambda store, lease: store.effects.done(
+        effect(lease), "[]", late=False, event="[]", content=None
+    ),
+    "approval_decide": lambda store, lease: store.approvals.decide([Wanted("r1", "c1", "approve", "me")]),
     "run_rescue": rescue,
+    "tick of one that is not paused any more": resumed_batch,
     "tick": lambda store, lease: due(store),
 }
 
@@ -141,6 +179,13 @@ MOVES = {
     (RunState.PARKED, "run_cancel"): RunState.ENDED,
     (RunState.PARKED, "run_rescue"): RunState.QUEUED,
     (RunState.WAITING, "run_cancel"): RunState.ENDED,
+    (RunState.WAITING, "approval_decide"): RunState.QUEUED,
+    (RunState.QUEUED, "run_pause"): RunState.HELD,
+    (RunState.QUEUED, "batch_pause and step_claim"): RunState.HELD,
+    (RunState.HELD, "run_resume"): RunState.QUEUED,
+    (RunState.HELD, "run_cancel"): RunState.ENDED,
+    (RunState.HELD, "tick of one that is not paused any more"): RunState.QUEUED,
+    (RunState.ENDED, "run_retry"): RunState.QUEUED,
     (RunState.WAITING, "run_rescue"): RunState.ENDED,
 }
 """What each script does to a run in each state; whatever is not here leaves it where it is."""
@@ -155,8 +200,9 @@ def test_a_script_makes_the_move_that_is_its_own_or_none(store: Store, state: Ru
     after = RunState(state_of(store))
     assert after is MOVES.get((state, script), state)
     assert after is state or after in TRANSITIONS[state]
-    # Who is queued or parked has no lease, so there is nothing to raise the fence over.
-    if after is not state and (state, after) != (RunState.PARKED, RunState.QUEUED):
+    # Who waits has no lease, so there is nothing to raise the fence over when it is queued or held.
+    idle = {RunState.QUEUED, RunState.PARKED, RunState.WAITING, RunState.HELD}
+    if after is not state and not {state, after} <= idle:
         assert fence_of(store) > fence
     facts = {"budget_set", "budget_reserve dry", "ledger_reassert"}
     check_invariants(store, ["r1"], capped=script not in facts)
@@ -166,9 +212,32 @@ def test_every_move_of_the_table_is_made_by_some_script():
     made = {(state, after) for (state, _), after in MOVES.items()}
     # A run on its last life: see test_run_rescue.py.
     made.add((RunState.RUNNING, RunState.ENDED))
-    # A run that waits for children, not for a person: see test_children.py.
-    made.add((RunState.WAITING, RunState.QUEUED))
     assert made == {(state, after) for state, afters in TRANSITIONS.items() for after in afters}
+
+
+OPERATION = "0p"
+AGAIN: dict[str, Callable[[Lease], list[str | int]]] = {
+    "run_pause": lambda lease: ["r1", "test"],
+    "run_resume": lambda lease: ["r1", 1],
+    "batch_pause": lambda lease: ["b1", "test"],
+    "run_retry": lambda lease: ["r1", OPERATION, 0, "{}", 1, "", "", "[]", 0],
+    "run_cancel": lambda lease: ["r1", "test"],
+    "batch_cancel": lambda lease: ["b1", "test"],
+    "effect_begin": lambda lease: ["r1", lease.fence, "c1", 0, "pay:0123456789abcdef", "once", "", 0],
+    "effect_done": lambda lease: ["r1", lease.fence, "c1", 0, "pay:0123456789abcdef", "[]", "[]", 0, 0],
+    "approval_decide": lambda lease: ["r1", "c1", OPERATION, "approve", "me", "", ""],
+}
+"""What people and tools do, with the raw arguments."""
+
+
+@pytest.mark.parametrize("script", AGAIN)
+@pytest.mark.parametrize("state", list(RunState), ids=lambda state: state.value)
+def test_a_script_that_is_called_twice_answers_the_same_and_changes_nothing_more(
+    store: Store, state: RunState, script: str
+):
+    lease = bring(store, state)
+    twice(store, script, *AGAIN[script](lease))
+    check_invariants(store, ["r1"])
 
 
 LEAVING = [
