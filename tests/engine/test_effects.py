@@ -529,6 +529,76 @@ def test_a_fact_that_comes_after_the_model_was_told_that_nobody_knows_is_not_los
     rig.check()
 
 
+def test_a_cancel_between_intent_and_tool_comes_too_late_for_the_tool_and_in_time_for_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    till = Till()
+    rig.agent(Moody([[*PAY, ("pay", '{"order": "2"}')], "done"]), till.pay)
+    run = rig.submit()
+
+    def cancel(point: str) -> None:
+        if point == "effect.after_begin":
+            cancel_run(rig.store, run, by="ann")
+
+    monkeypatch.setattr("agentq.tools.executor.failpoint", cancel)
+    rig.step()
+    assert len(till.keys) == 1
+    assert rig.record(run).stop_reason == "cancelled"
+    assert kinds_of(rig, run)[-1] == "late_result", "what it has done is seen"
+    assert results(rig, run) == []
+    rig.check()
+
+
+# ── with children and approvals ──────────────────────────────────────────────────────────────────────
+
+
+def test_children_an_approval_and_a_death_in_one_step_make_each_call_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    """It waits for a person, then for a child, then its worker dies: nothing is asked or made again."""
+    seen: list[str] = []
+
+    @tool(side_effect=True)
+    def note(text: str) -> str:
+        """Write something down."""
+        seen.append(f"note {text}")
+        return "noted"
+
+    @tool
+    def ask_a_child(ctx: CallContext) -> str:
+        """Have a child answer."""
+        (child,) = ctx.gather([ctx.spawn("b", "help")])
+        seen.append("child")
+        return child.answer
+
+    @tool(side_effect=True, requires_approval=True)
+    def refund(order: str) -> str:
+        """Give money back."""
+        seen.append(f"refund {order}")
+        return "refunded"
+
+    calls = [("note", '{"text": "a"}'), ("ask_a_child", ""), ("refund", ARGUMENTS), ("note", '{"text": "b"}')]
+    rig.agent(Moody([calls, "done"]), note, ask_a_child, refund)
+    rig.agent(Moody(["helped"]), name="b")
+    run = rig.submit()
+    rig.step()
+    assert (seen, state_of(rig.store, run)) == ([], "waiting")
+    decide(rig, run, "approve")
+    rig.rescue()
+    rig.step()
+    assert (seen, state_of(rig.store, run)) == (["note a"], "waiting")
+    rig.submitted += rig.store.runs.children(run)
+    rig.step()  # the child's
+    age(rig.store, run)
+    rig.rescue()
+    dies(rig, monkeypatch, "effect.after_done", run)
+    assert finish_or_fail(rig, run).stop_reason == "finished"
+    # The read is made again by whoever comes after the death only if no intent has kept it.
+    assert seen == ["note a", "child", f"refund {json.loads(ARGUMENTS)['order']}", "note b"]
+    assert [said["content"] for said in results(rig, run)] == ["noted", "helped", "refunded", "noted"]
+    rig.check()
+
+
 # ── what the journal costs, and leaves behind ────────────────────────────────────────────────────────
 
 

@@ -13,6 +13,7 @@ import redis
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, Granted, Parked, Settlement
 from agentq.store.connect import Store, connect
+from agentq.store.effects import Effect
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import (
     LEASE_MS,
@@ -132,3 +133,20 @@ def test_who_waits_for_money_is_woken_and_closed_and_nobody_new_is_parked(full_s
 
     store.client.config_set("maxmemory", "0")
     check_invariants(store, ["holder", "r1", "r2", "r3", "closing"])
+
+
+def test_no_tool_begins_to_act_and_what_one_has_done_is_noted(full_store: Store):
+    """Without a note before it, nobody could tell later whether it has acted."""
+    store = full_store
+    submit_run(store)
+    lease = claim_run(store).lease
+    store.runs.commit_tools(lease, NOTHING_NEW, Settlement("", "release"))
+    begun, next_one = (Effect(lease, call, f"pay:{call}", once=True) for call in ("c1", "c2"))
+    assert store.effects.begin(begun, retry=False, reads={}) == ("GO", "")
+    store.client.config_set("maxmemory", "1")
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        store.effects.begin(next_one, retry=False, reads={})
+    assert store.effects.done(begun, "[1]", late=False, event="[]", content="paid") == "OK"
+    assert store.runs.commit_continue(lease, NOTHING_NEW, None) == "OK"
+    store.client.config_set("maxmemory", "0")
+    check_invariants(store, ["r1"])
