@@ -114,6 +114,16 @@ def test_a_reply_with_calls_runs_the_tools_and_then_the_model_again() -> None:
     assert next_action(AGENT, thread, BUDGETS, NOBODY) == CallModel()
 
 
+@pytest.mark.parametrize("code", ["approval_denied", "approval_expired"])
+def test_a_person_s_refusal_or_silence_is_no_error_of_a_tool(code: str) -> None:
+    """However often people say no, the run goes on; the trace says what became of each call."""
+    thread = asked(*(call("cancel", f'{{"order":"{n}"}}', id=str(n)) for n in range(5)))
+    answered(thread, *(ToolResult.failure(code, "no") for _ in range(5)))
+    assert thread.spend.tool_errors == 0
+    assert (thread.trace[-1].detail, thread.trace[-1].ok) == (f"cancel:{code}", False)
+    assert next_action(AGENT, thread, BUDGETS, NOBODY) == CallModel()
+
+
 @pytest.mark.parametrize("odd", ["\U0001f600", "\x01", '"', "\xe9"])
 def test_ids_that_are_long_in_a_result_are_replaced(odd: str) -> None:
     """The room of a step's results, for which money is set aside, has 64 bytes for an id."""

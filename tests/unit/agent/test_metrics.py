@@ -70,3 +70,12 @@ def test_without_an_error_recovery_is_whole() -> None:
     assert run_metrics([thread(StopReason.STEP_BUDGET, 1)]).recovery_rate == 1.0
     assert run_metrics([]).recovery_rate == 1.0
     assert run_metrics([thread(StopReason.FINISHED, 1, usd="0.0015")]).mean_usd == "0.001500"
+
+
+def test_what_a_person_refused_is_no_error_and_needs_no_recovery() -> None:
+    """It is a result like any other."""
+    refused = thread(StopReason.STEP_BUDGET, 2, True)
+    for code in ("approval_denied", "approval_expired"):
+        refused.record("tool_result", f"cancel_order:{code}", ok=False)
+    metrics = run_metrics([refused, thread(StopReason.FINISHED, 2, False)])
+    assert (metrics.tool_error_rate, metrics.recovery_rate) == (0.25, 1.0)
