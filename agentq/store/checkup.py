@@ -60,7 +60,10 @@ _KINDS = {
     "ended": ("it says that the rows that have ended are {}", _REPAIR),
     "counter": ("its counter {}", _REPAIR),
     "stray": ("it is in {} and does not belong there", _REPAIR),
-    "unknown_list": ("runs wait in it for money, and `parked` does not name it: none is woken", _REPAIR),
+    "unknown_list": (
+        "runs wait in it for money, and `parked` does not name or count it: none is woken",
+        _REPAIR,
+    ),
     "lost": ("it has no end, and belongs to nobody that is there", _REPAIR),
     "unknown": (
         "agentq writes no key of this name",

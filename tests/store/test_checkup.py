@@ -116,6 +116,11 @@ def hold_for_ever(store: Store) -> None:
     store.client.zadd(store.keys.watch, {"queued": 10**14})
 
 
+def day_limits_that_go(store: Store) -> None:
+    store.ledger.set_limit("batch:b1@day", usd=900)
+    store.client.expire(store.keys.scope("batch:b1@day"), 100)
+
+
 def lose_its_list(store: Store) -> None:
     store.client.hdel(store.keys.run("parked"), "park_scope")
     store.client.delete(store.keys.parked("batch:b1"))
@@ -133,6 +138,14 @@ SAFE: dict[str, tuple[Callable[[Store], object], set[tuple[str, str]]]] = {
     "a list that nobody sweeps": (
         lambda store: store.client.srem(key(store, "parked"), "batch:b1"),
         {("unknown_list", "list parked:batch:b1")},
+    ),
+    "lists that are not counted": (
+        lambda store: store.client.hset(store.keys.ledger, "parked", 0),
+        {("unknown_list", "list parked:batch:b1")},
+    ),
+    "a run that is parked somewhere else": (
+        lambda store: store.client.zadd(store.keys.parked("global"), {"parked": 1}),
+        {("stray", "run parked"), ("unknown_list", "list parked:global")},
     ),
     "a held run that nobody has paused": (hold_for_ever, {("not_paused", "run queued")}),
     "a run whose children are all over": (
@@ -170,6 +183,7 @@ SAFE: dict[str, tuple[Callable[[Store], object], set[tuple[str, str]]]] = {
         lambda store: store.client.expire(store.keys.scope("batch:b1"), 100),
         {("vanishing", "batch b1")},
     ),
+    "a day's limits of a batch that will go": (day_limits_that_go, {("vanishing", "batch b1")}),
     "a batch that counts too many ends": (of_batch("ended", 2), {("ended", "batch b1")}),
     "a wrong count of a stop reason": (of_batch("stop:finished", 7), {("counter", "batch b1")}),
     "a count of a reason that none has": (of_batch("stop:cancelled", 1), {("counter", "batch b1")}),
@@ -303,6 +317,59 @@ def test_a_live_row_that_its_batch_has_lost_is_counted_again(sound: Store):
     assert codes(examine(sound)) == set()
 
 
+def test_a_run_that_is_no_row_is_not_open(sound: Store):
+    sound.client.sadd(sound.keys.batch("b1", "open"), "asking")
+    assert codes(examine(sound)) == {("stray", "run asking"), ("ended", "batch b1")}
+    assert codes(examine(sound, repair=True)) == {("stray", "run asking")}
+    assert codes(examine(sound)) == set()
+
+
+@pytest.mark.parametrize("owner", ["run:queued", "batch:b1"])
+def test_a_run_that_is_held_for_a_pause_may_be_looked_at_late(sound: Store, owner: str):
+    hold_for_ever(sound)
+    sound.client.hset(key(sound, owner), "paused", "ann")
+    assert codes(examine(sound)) == set()
+
+
+@pytest.mark.parametrize("late_s, late", [(100, False), (130, True)])
+def test_a_run_is_forgotten_after_two_minutes(sound: Store, late_s: int, late: bool):
+    sound.client.zadd(sound.keys.watch, {"queued": sound.watch.server_ms() - late_s * 1000})
+    assert codes(examine(sound)) == ({("overdue", "run queued")} if late else set())
+
+
+def test_what_leaves_an_index_meanwhile_is_no_stray(sound: Store):
+    with untouched(sound):
+        assert call(sound, "index_check", "watch", "1", "ghost", "done") == ["OK", 0]
+
+
+def test_an_end_that_only_a_wrong_count_makes_look_wrong_is_left(sound: Store):
+    field("descendants", "done", 3)(sound)
+    assert codes(examine(sound)) == {("descendants", "run done"), ("vanishing", "run done")}
+    assert codes(examine(sound, repair=True)) == {("descendants", "run done")}
+    assert sound.client.pttl(sound.keys.run("done")) > RETENTION_MS / 2
+    assert codes(examine(sound)) == set()
+
+
+def test_the_end_of_a_batch_that_only_a_wrong_count_makes_look_wrong_is_left(store: Store):
+    open_batch(store, usd=500)
+    submit_run(store, "r1", batch="b1", custom_id="x")
+    store.runs.cancel("r1", "test")
+    store.batches.seal("b1")
+    of_batch("ended", 0)(store)
+    assert codes(examine(store)) == {("ended", "batch b1"), ("vanishing", "batch b1")}
+    assert codes(examine(store, repair=True)) == {("ended", "batch b1")}
+    assert store.client.pttl(store.keys.batch("b1")) > RETENTION_MS / 2
+
+
+def test_what_is_read_twice_counts_once(sound: Store, monkeypatch: pytest.MonkeyPatch):
+    sound.client.set(key(sound, "odd"), "x")
+    names = checkup._Examination._names
+    monkeypatch.setattr(checkup._Examination, "_names", lambda self: [*names(self), *names(self)])
+    found = examine(sound)
+    assert codes(found) == {("unknown", "key odd")}
+    assert found.runs.total() == len(RUNS)
+
+
 def test_a_row_that_is_gone_is_no_longer_open(sound: Store):
     sound.client.delete(sound.keys.run("queued"))
     mended = examine(sound, repair=True)
@@ -394,7 +461,9 @@ def test_a_counter_that_has_changed_since_the_count_is_left(sound: Store):
     was = [str(part) for item in sound.client.hgetall(sound.keys.batch("b1")).items() for part in item]
     of_batch("stop:cancelled", 1)(sound)
     assert call(sound, "batch_recount", "b1", len(was), *was, 2, "stop:finished", 9) == ["CHANGED"]
+    was = [str(part) for item in sound.client.hgetall(sound.keys.batch("b1")).items() for part in item]
     of_batch("stop:finished", 7)(sound)
+    assert call(sound, "batch_recount", "b1", len(was), *was, 2, "stop:finished", 9) == ["CHANGED"]
     was = [str(part) for item in sound.client.hgetall(sound.keys.batch("b1")).items() for part in item]
     twice(sound, "batch_recount", "b1", len(was), *was, 4, "stop:finished", 1, "stop:cancelled", 0)
     assert codes(examine(sound)) == set()

@@ -4,7 +4,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 index: watch | inbox | parked:<list> | batch:<b>:open   2 1 to repair, or ''   3 and on: members that it had
 -- REPLY {"SCHEMA", version} (the state is newer than this script)
---       | {"OK", 1 when it is a list of parked runs that is not in `parked`, else 0, run, …}
+--       | {"OK", 1 when it is a list of parked runs that `parked` does not have, or miscounts, else 0, run, …}
 -- FLAGS allow-oom
 local index, repair = ARGV[1], ARGV[2] == '1'
 local key, list, batch = P .. index, string.match(index, '^parked:(.*)$'), string.match(index, '^batch:(.*):open$')
@@ -29,11 +29,14 @@ local function take_out(id)
 end
 
 local reply = {'OK', 0}
-if list and redis.call('EXISTS', key) == 1 and redis.call('SISMEMBER', P .. 'parked', list) == 0 then
-  reply[2] = 1
-  if repair then
-    redis.call('SADD', P .. 'parked', list)
-    redis.call('HSET', LEDGER, 'parked', redis.call('SCARD', P .. 'parked'))
+if list and redis.call('EXISTS', key) == 1 then
+  local known = redis.call('SISMEMBER', P .. 'parked', list) == 1
+  if not known or tonumber(redis.call('HGET', LEDGER, 'parked')) ~= redis.call('SCARD', P .. 'parked') then
+    reply[2] = 1
+    if repair then
+      redis.call('SADD', P .. 'parked', list)
+      redis.call('HSET', LEDGER, 'parked', redis.call('SCARD', P .. 'parked'))
+    end
   end
 end
 for i = 3, #ARGV do
