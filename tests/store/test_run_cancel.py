@@ -51,7 +51,7 @@ def test_a_running_run_is_only_marked_and_stays_watched(store: Store):
     submit_run(store)
     claim_run(store)
     due = store.watch.live()
-    assert twice(store, "run_cancel", "r1", "by me") == ["CANCELLING"]
+    assert twice(store, "run_cancel", "r1", "by me") == ["CANCELLING", "step 1, in its model call"]
     assert (state_of(store), fence_of(store), store.watch.live()) == ("cancelling", 2, due)
     check_invariants(store, ["r1"])
 
