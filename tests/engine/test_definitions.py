@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from agentq.core.failpoints import FailpointError
 from agentq.provider.errors import RateLimited
+from agentq.provider.types import Role
 from agentq.tools import tool
 from tests.support.harness import CALL_NANO, Moody, Rig, finish_or_fail, ready, state_of
 
@@ -81,6 +83,45 @@ def test_a_run_that_shall_finish_makes_its_closing_turn_and_says_why(rig: Rig):
     assert (record.stop_reason, record.stop_detail) == ("cancelled", "definition_changed")
     assert (record.steps, record.answer) == (1, "closing words")
     assert len(changes(rig, run)) == 1
+    rig.check()
+
+
+def test_the_calls_of_a_reply_that_is_paid_are_made_before_the_closing_turn(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    rig.agent(Moody([LOOK, "done"]), look, on_change="finish")
+    run = rig.submit()
+    monkeypatch.setenv("AGENTQ_FAILPOINTS", "step.after_model_commit")
+    with pytest.raises(FailpointError):
+        rig.step()
+    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.revive(run)
+    rig.agent(Moody(["x", "closing words"]), look, system="Be brief.", on_change="finish")
+    record = finish_or_fail(rig, run)
+    assert (record.stop_reason, record.stop_detail, record.answer) == (
+        "cancelled",
+        "definition_changed",
+        "closing words",
+    )
+    assert [m.content for m in rig.thread(run).messages if m.role is Role.TOOL] != []
+    assert len(changes(rig, run)) == 1
+    rig.check()
+
+
+def test_a_tool_that_is_gone_is_told_to_the_model_and_the_run_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    rig.agent(Moody([LOOK, "done"]), look)
+    run = rig.submit()
+    monkeypatch.setenv("AGENTQ_FAILPOINTS", "step.after_model_commit")
+    with pytest.raises(FailpointError):
+        rig.step()
+    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.revive(run)
+    rig.agent(Moody(["x", "done"]))
+    assert finish_or_fail(rig, run).stop_reason == "finished"
+    (said,) = [m.content for m in rig.thread(run).messages if m.role is Role.TOOL]
+    assert "no_such_tool" in said
     rig.check()
 
 
