@@ -116,6 +116,8 @@ def _waits(record: RunRecord) -> list[str]:
     if record.parked is not None:
         lines.append(f"parked since {clock(record.parked_ms)}: {wanted(record.parked)}")
         lines += [f"  {line}" for line in cure(record.parked)]
+    if record.state.is_live and record.last_error and not record.failures:
+        lines.append(record.last_error)  # it is left to another worker
     if record.gathering is not None:
         lines.append(f"waits for {plural(record.gathering, 'child run')} until {clock(record.deadline_ms)}")
     for call in record.pending:

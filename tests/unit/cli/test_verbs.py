@@ -320,3 +320,13 @@ def test_a_word_like_a_runs_id_that_nobody_knows_is_called_a_run(app: FakeApp, m
 
 def _no_run(self: FakeApp, run_id: str) -> None:
     raise UsageError("no")
+
+
+def test_a_run_that_is_left_to_other_workers_says_what_it_waits_for_and_only_while_it_does(
+    capsys: pytest.CaptureFixture[str],
+):
+    why = "waits for a worker that knows agent 'triage'"
+    run_card(Console(), run_record(state=RunState.QUEUED, stop_reason=None, last_error=why))
+    assert f"  {why}\n" in capsys.readouterr().out
+    run_card(Console(), run_record(state=RunState.ENDED, stop_reason=StopReason.CANCELLED, last_error=why))
+    assert why not in capsys.readouterr().out
