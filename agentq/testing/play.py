@@ -25,6 +25,7 @@ LIVES_MAX = 8
 LOOK_SECONDS = 0.1
 THAW_LEASES = 4
 """A frozen process that held nothing goes on after so many leases."""
+_AT_WORK = (RunState.RUNNING.value, RunState.CANCELLING.value)
 BY = "agentq chaos"
 """Who decides on calls that wait for a person."""
 
@@ -40,6 +41,8 @@ class Played:
     trouble: str = ""
     seconds: float = 0.0
     children: list[Child] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    """What was wrong while it was played, a sentence each."""
 
 
 class Play:
@@ -92,6 +95,7 @@ class Play:
             worker = self._tended(worker)
             live = self.app.store.watch.live()
             self._decide()
+            self._look(live)
             if self._frozen is not None:
                 self._frozen.thaw_if_taken(live)
             if submitter is not None and submitter.code == 0 and not live:
@@ -136,6 +140,25 @@ class Play:
                     for call in record.pending
                 ]
             )
+
+    def _look(self, live: Collection[str]) -> None:
+        """Note each run that holds a call's money and is in nobody's hands: the end would not show it."""
+        store = self.app.store
+        for run_id in live:
+            before = self._state(run_id)
+            if before[0] in _AT_WORK:
+                continue
+            held = [name for name in store.ledger.open_reservations(run_id) if name != "escrow"]
+            # Whoever takes a run, or leaves it, changes its fence: in between nobody has.
+            if held and self._state(run_id) == before:
+                self.played.seen.add(
+                    f"{run_id} was {before[0]}, in nobody's hands, and held {', '.join(held)}"
+                )
+
+    def _state(self, run_id: str) -> tuple[str, str]:
+        store = self.app.store
+        state, fence = store.client.hmget(store.keys.run(run_id), ["state", "fence"])
+        return str(state), str(fence)
 
     def _states(self, live: Collection[str]) -> str:
         records = self.app.store.runs.read_many(list(live))

@@ -130,7 +130,7 @@ def judge(played: Played, facts: Facts, reference: Facts) -> list[Violation]:
     """Every invariant that a case has violated. `reference` is what came of the same rows undisturbed."""
     name = played.case.name
     found = [Violation(name, "", "money", text) for text in _money(facts)]
-    found += [Violation(name, "", "slots", text) for text in _slots(facts)]
+    found += [Violation(name, "", "slots", text) for text in [*sorted(played.seen), *_slots(facts)]]
     for run in facts.runs:
         found += [Violation(name, run.record.id, "thread", text) for text in _thread(run)]
         mine = [act for act in facts.acts if act.run == run.record.id]

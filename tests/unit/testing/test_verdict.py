@@ -138,6 +138,12 @@ def test_money_and_slots_that_are_not_given_back_are_found(fields, sentence):
     assert found.startswith(sentence)
 
 
+def test_what_was_seen_while_it_was_played_is_a_violation_too():
+    seen = replace(CASE, seen={"r1 was queued, in nobody's hands, and held 1-a:1"})
+    (violation,) = judge(seen, good(), good())
+    assert (violation.case, violation.invariant) == ("step.after_tools/none", "slots")
+
+
 def test_what_a_dead_worker_s_call_was_charged_in_full_is_no_violation():
     assert sentences(replace(good(), spent_nano=5, forfeited_nano=2)) == []
 
