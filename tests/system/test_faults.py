@@ -177,9 +177,8 @@ def test_a_worker_that_has_no_memory_for_one_run_goes_on_with_the_others(make_fl
     reasons = [record.stop_reason for record in fleet.records()]
     assert reasons == [StopReason.MODEL_ERROR if row == 1 else StopReason.FINISHED for row in range(8)]
     assert "MemoryError" in fleet.records()[1].stop_detail
-    told = [m.content for m in fleet.app.run(fleet.records()[0].id).thread().messages if m.role is Role.TOOL]
-    assert len(told) == 2
-    assert all("MemoryError" in text for text in told)
+    assert len(told(fleet)) == 2
+    assert all("MemoryError" in text for text in told(fleet))
     fleet.check_closed("b")
     assert worker.returncode is None
 
@@ -199,6 +198,68 @@ def test_a_worker_that_dies_anywhere_in_a_step_leaves_a_run_that_finishes(make_f
     fleet.check("b", steps=3)
     # A reply that was committed is never bought again.
     assert len(fleet.lines("bill")) == (4 if point == "step.after_model" else 3)
+
+
+@pytest.fixture
+def acting_app():
+    """The fleet's agents with a tool that acts; its second call waits while there is a file `slow`."""
+    from tests.support.fleet import APP  # only now: an earlier import would go past pytest's rewriting
+
+    changes = {
+        "@tool\n": "@tool(side_effect=True, timeout_s=100)\n",
+        'append("marks", f"{row} {turn}")': (
+            'append("marks", f"{row} {turn}")\n'
+            "    while turn == 1 and os.path.exists(os.path.join(HERE, 'slow')):\n"
+            "        time.sleep(0.05)"
+        ),
+    }
+    app = APP
+    for old, new in changes.items():
+        assert app.count(old) == 1
+        app = app.replace(old, new)
+    return app
+
+
+def told(fleet, row=0):
+    """What the model of this row was told about its tools, call by call."""
+    thread = fleet.app.run(fleet.records()[row].id).thread()
+    return [message.content for message in thread.messages if message.role is Role.TOOL]
+
+
+@pytest.mark.parametrize("point", ["effect.after_begin", "effect.after_tool", "effect.after_done"])
+def test_a_side_effect_is_not_repeated_wherever_its_worker_dies(make_fleet, acting_app, point):
+    """The model is told that the outcome is unknown, unless it was written down."""
+    fleet = make_fleet(app=acting_app, lease_seconds=1, tick_seconds=0.2)
+    doomed = fleet.start_worker(concurrency=1, AGENTQ_FAILPOINTS=f"{point}=kill#2")
+    batch = fleet.submit(1, 4)
+    assert doomed.wait(30) == -SIGKILL
+    fleet.start_worker()
+    batch.wait(60)
+    fleet.check("b", steps=4)
+    acted = [0, 2] if point == "effect.after_begin" else [0, 1, 2]
+    assert fleet.lines("marks") == [["0", str(turn)] for turn in acted]
+    unknown = ["may have taken effect" in text for text in told(fleet)]
+    assert unknown == [False, point != "effect.after_done", False]
+
+
+def test_what_a_frozen_worker_has_done_is_in_the_trace_when_it_thaws(make_fleet, acting_app):
+    """Its tool has acted once; the run went on without knowing, and the fact is not lost."""
+    fleet = make_fleet(app=acting_app, lease_seconds=2, tick_seconds=0.2)
+    slow = fleet.home / "slow"
+    slow.touch()
+    frozen = fleet.start_worker(concurrency=1)
+    batch = fleet.submit(1, 4)
+    wait_until(lambda: len(fleet.lines("marks")) == 2, "the second tool to be at work")
+    frozen.signal_group(SIGSTOP)
+    slow.unlink()
+    fleet.start_worker(concurrency=1)
+    batch.wait(60)
+    frozen.signal_group(SIGCONT)
+    (run,) = batch.runs()
+    wait_until(lambda: "late_result" in {event.kind for event in run.thread().trace}, "the late fact")
+    fleet.check("b", steps=4)
+    assert fleet.lines("marks") == [["0", "0"], ["0", "1"], ["0", "2"]]
+    assert "may have taken effect" in told(fleet)[1]
 
 
 def test_a_message_that_comes_three_times_does_each_step_once(make_fleet):
