@@ -44,7 +44,7 @@ test-ledger: setup ## The tests of the ledger, its state machine with many more 
 chaos: setup ## Kill our own agents' workers at every crash point, with every fault (under 10 minutes)
 	@.venv/bin/python -m tests.chaos $(ARGS)
 
-mutants: setup ## Plant bugs in the ledger and show that the tests notice each (ARGS=fence for some)
+mutants: setup ## Plant bugs and show that the tests notice each (ARGS=fence for some)
 	@.venv/bin/python -m tests.mutants.run $(ARGS)
 
 check: setup ## Formatting, lint, types and import layers

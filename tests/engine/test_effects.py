@@ -308,6 +308,24 @@ def test_a_word_about_one_attempt_does_not_speak_for_the_next(rig: Rig, monkeypa
     assert len(till.keys) == 2
 
 
+@pytest.mark.parametrize("expired, reason", [("tell", "finished"), ("stop", "approval_expired")])
+def test_where_nobody_answers_it_is_not_made_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, expired: Any, reason: str
+):
+    till = Till(on_unknown="ask")
+    rig.agent(Moody([PAY, "done"]), till.pay, on_expired=expired)
+    run = rig.submit()
+    dies(rig, monkeypatch, "effect.after_tool", run)
+    rig.drain()
+    age(rig.store, run)
+    rig.rescue()
+    rig.drain()
+    assert (rig.record(run).stop_reason, len(till.keys)) == (reason, 1)
+    codes = [said["error_code"] for said in results(rig, run)]
+    assert codes == (["outcome_unknown"] if expired == "tell" else [])
+    rig.check()
+
+
 def test_one_question_is_asked_about_equal_calls(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     till, run = asked_about(rig, monkeypatch, *PAY, *PAY)
     decide(rig, run, "deny")
