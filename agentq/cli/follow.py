@@ -52,6 +52,9 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         console.say(f"waiting for approval: {plural(tally.waiting, 'run')}")
         console.say(f"  agentq approvals list batch={batch.name}")
         console.say(f"  agentq approvals approve --where batch={batch.name}")
+    if tally.held:
+        console.say(f"paused: {plural(tally.held, 'run')}")
+        console.say(f"  agentq resume {batch.name}, or agentq resume --where batch={batch.name} state=held")
     for line in money_lines(tally.money):
         console.say(line)
     return code
