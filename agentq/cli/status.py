@@ -47,13 +47,18 @@ def command(session: Session, target: str | None) -> None:
 def _everything(session: Session, app: AgentQ) -> None:
     workers = app.workers()
     tallies = [Tally.read(batch) for batch in app.batches()]
+    asking = app.store.approvals.count()
     if session.console.json:
         names = [tally.as_dict() for tally in tallies]
-        session.console.document({"namespace": app.settings.namespace, "workers": workers, "batches": names})
+        session.console.document(
+            {"namespace": app.settings.namespace, "workers": workers, "asking": asking, "batches": names}
+        )
         return
     session.console.out(f"namespace {app.settings.namespace}, {plural(len(workers), 'worker')}")
     if not workers:
         session.console.say("  nothing is worked on: agentq up, or agentq worker, starts a worker")
+    if asking:
+        session.console.out(f"{plural(asking, 'run')} waiting for a person: agentq approvals list")
     if tallies:
         session.console.out()
         show_batches(session, tallies)

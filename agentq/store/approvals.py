@@ -53,6 +53,10 @@ class Approvals:
         self._keys = keys
         self._scripts = scripts
 
+    def count(self) -> int:
+        """How many runs wait for a person."""
+        return int(self._client.zcard(self._keys.inbox))
+
     def runs(self) -> Iterator[list[str]]:
         """The runs that wait for a person, who has waited longest first, in chunks."""
         waiting = [str(run) for run in self._client.zrange(self._keys.inbox, 0, -1)]

@@ -158,17 +158,37 @@ class Batches:
         return found
 
     def live_states(self, name: str) -> Counter[RunState]:
-        """How many runs of a batch are in each live state; one that waits for its children is running."""
+        """How many runs of a batch are in each live state.
+
+        One that waits for its children is running, or waiting where all of them wait for a person.
+        """
         counts: Counter[RunState] = Counter()
         live = self.live(name)
         for start in range(0, len(live), _CHUNK):
             pipeline = self._client.pipeline(transaction=False)
-            for run in live[start : start + _CHUNK]:
+            chunk = live[start : start + _CHUNK]
+            for run in chunk:
                 pipeline.hmget(self._keys.run(run), ["state", "gathering"])
-            for state, gathering in pipeline.execute():
-                if state and state != "ended":
-                    counts[RunState.RUNNING if gathering else RunState(state)] += 1
+            for run, (state, gathering) in zip(chunk, pipeline.execute(), strict=True):
+                if gathering:
+                    counts[RunState.WAITING if self._ask(self._awaited(run)) else RunState.RUNNING] += 1
+                elif state and state != "ended":
+                    counts[RunState(state)] += 1
         return counts
+
+    def _ask(self, run_ids: Sequence[str]) -> bool:
+        """Whether there are some of these runs, and all of them wait for a person."""
+        pipeline = self._client.pipeline(transaction=False)
+        for run in run_ids:
+            pipeline.hmget(self._keys.run(run), ["state", "gathering"])
+        # No deeper than a tree of runs is.
+        return bool(run_ids) and all(
+            self._ask(self._awaited(run)) if gathering else state == RunState.WAITING.value
+            for run, (state, gathering) in zip(run_ids, pipeline.execute(), strict=True)
+        )
+
+    def _awaited(self, run_id: str) -> list[str]:
+        return [str(child) for child in self._client.smembers(self._keys.run(run_id, "awaits"))]
 
     def parked(self, name: str) -> Counter[Parked]:
         """What money the parked runs of a batch wait for, and how many wait for it.
@@ -193,9 +213,7 @@ class Batches:
                 found.append(Parked(scope, unit, kind) if scope else None)
                 continue
             # No deeper than a tree of runs is.
-            below = self._parked(
-                [str(child) for child in self._client.smembers(self._keys.run(run, "awaits"))]
-            )
+            below = self._parked(self._awaited(run))
             waits = all(parked is not None and parked.is_dry for parked in below)
             found.append(below[0] if below and waits else None)
         return found

@@ -93,6 +93,12 @@ def endless(store: Store) -> set[str]:
     return {name for name, (_, has_end) in dump(store).items() if not has_end and name.startswith(prefixes)}
 
 
+def ask(store: Store, run_id: str) -> None:
+    """Let a run wait for a person."""
+    asked = {"id": "c", "tool": "t", "arguments": "{}", "signature": "t:1", "asked_at_ms": 1}
+    assert store.runs.commit_wait(claim_run(store, run_id).lease, EMPTY, None, [asked], 60_000) == "OK"
+
+
 # ── starting ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -488,3 +494,21 @@ def test_a_parent_has_spent_no_less_than_its_children_together(store: Store):
     end(store, "c1", usd=4)
     end(store, "c2", usd=6)
     assert money(store, "run:r1")["us"] == 5 + money(store, "run:c1")["us"] + money(store, "run:c2")["us"]
+
+
+def test_a_row_waits_for_a_person_where_all_runs_that_it_waits_for_do(store: Store):
+    """Nothing of it moves by itself, however deep they are; who follows the batch is told."""
+    open_batch(store)
+    lease = family(store, "c1", "c2", batch="b1")
+    assert gather(store, lease, "c1", "c2") == "OK"
+    assert store.batches.live_states("b1") == {"running": 1}
+    ask(store, "c1")
+    assert store.batches.live_states("b1") == {"running": 1}
+    below = claim_run(store, "c2").lease
+    store.runs.commit_tools(below, EMPTY, Settlement("", "release"))
+    submit_child(store, "g1", "c2", fence=below.fence)
+    assert gather(store, below, "g1") == "OK"
+    assert store.batches.live_states("b1") == {"running": 1}
+    ask(store, "g1")
+    assert store.batches.live_states("b1") == {"waiting": 1}
+    assert store.approvals.count() == 2

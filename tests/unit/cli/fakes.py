@@ -92,6 +92,17 @@ class FakeBatch:
         return Cancelled(live=self.queued, stopped_at=dict(self.at_work))
 
 
+class FakeInbox:
+    """A store in which nobody is asked."""
+
+    @property
+    def approvals(self) -> FakeInbox:
+        return self
+
+    def count(self) -> int:
+        return 0
+
+
 @dataclass
 class FakeApp:
     """An app that has one batch."""
@@ -100,6 +111,7 @@ class FakeApp:
     settings: Settings = field(default_factory=lambda: Settings(redis_url="redis://nowhere:1/0"))
     agents: dict[str, Any] = field(default_factory=lambda: {"orders": object(), "triage": object()})
     submitted: list[Any] = field(default_factory=list)
+    store: FakeInbox = field(default_factory=FakeInbox)
 
     def ping(self) -> None:
         pass

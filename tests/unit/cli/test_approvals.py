@@ -142,6 +142,13 @@ def test_what_is_left_is_said_in_two_units(milliseconds: int, said: str) -> None
     assert span(milliseconds) == said
 
 
+def test_status_says_how_many_wait_for_a_person_also_outside_batches(store: Store) -> None:
+    wait(store, "run_a", "c1", "c2")
+    shown = invoke("status")
+    assert "1 run waiting for a person: agentq approvals list\n" in shown.stdout
+    assert json.loads(invoke("status", "--json").stdout)["asking"] == 1
+
+
 # ── which call ───────────────────────────────────────────────────────────────────────────────────────
 
 
