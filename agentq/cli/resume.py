@@ -56,7 +56,7 @@ def command(session: Session, target: tuple[str, ...], filters: tuple[str, ...],
         resumed = found.resume()
         left = found.counts()["held"]
         still = f", {plural(left, 'run')} paused by themselves stay so" if left else ""
-        _say(session, found.name, resumed, f"{found.name} goes on: {plural(resumed, 'run')} were held{still}")
+        _say(session, found.name, resumed, f"{found.name} goes on: {plural(resumed, 'run')} let go{still}")
 
 
 def _say(session: Session, target: str, resumed: int, sentence: str) -> None:

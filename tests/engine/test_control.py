@@ -216,7 +216,7 @@ def test_cancelling_a_paused_batch_ends_what_it_holds(rig: Rig):
 
 
 def test_a_cancel_says_of_each_run_at_work_where_it_was(rig: Rig):
-    seen = {}
+    seen: dict[str, dict[str, str]] = {}
 
     @tool(side_effect=True)
     def act() -> str:

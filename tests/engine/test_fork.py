@@ -53,9 +53,9 @@ def sells(what: str) -> list[tuple[str, str]]:
     return [("sell", f'{{"what": "{what}"}}')]
 
 
-def forked(rig: Rig, run: Run, step: int, **budgets: int) -> Run:
+def forked(rig: Rig, run: Run, step: int, *, max_steps: int | None = None) -> Run:
     """The fork, known to the rig and not yet begun."""
-    new = run.fork(step, **budgets)
+    new = run.fork(step, max_steps=max_steps)
     rig.submitted.append(new.id)
     return new
 

@@ -48,7 +48,7 @@ def test_a_run_is_queued_again_without_its_closing_turn_and_with_what_it_has_spe
     (reopening,) = store.control.reopenings(["r1"])
     assert reopening is not None
     assert (reopening.generation, reopening.head, reopening.messages) == (0, "{}", 1)
-    args = ["r1", "0p", 0, '{"step":1}', reopening.messages, "", "", '["retried"]', 0]
+    args: list[str | int] = ["r1", "0p", 0, '{"step":1}', reopening.messages, "", "", '["retried"]', 0]
     assert twice(store, "run_retry", *args) == ["RETRIED", "0"]
     record = store.runs.read("r1")
     assert record is not None

@@ -1,0 +1,155 @@
+"""`agentq cancel`, `pause`, `resume` and `retry` as they are typed, on a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from click.testing import Result
+
+from agentq.core.lifecycle import StopReason
+from agentq.core.records import Delta, RunSpec
+from agentq.store import Store, connect
+from agentq.worker.embedded import EmbeddedServer
+from tests.support.harness import HELLO, RETENTION_MS, claim_run, open_batch, state_of, submit_run
+from tests.unit.cli.fakes import invoke
+
+CALLS = (
+    '{"role":"assistant","content":"",'
+    '"tool_calls":[{"id":"c1","name":"refund","arguments":"{\\"order\\": 7}"}]}',
+    '{"role":"tool","content":"done","tool_call_id":"c1"}',
+)
+STEP = '["step","step 1",1,1,5]'
+
+
+@pytest.fixture
+def store(
+    server: EmbeddedServer,
+    namespace: str,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+) -> Iterator[Store]:
+    """The store that the command line finds too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTQ_REDIS_URL", server.url)
+    monkeypatch.setenv("AGENTQ_NAMESPACE", namespace)
+    opened = connect(server.url, namespace, retries=0)
+    yield opened
+    opened.client.close()
+
+
+def typed(*args: str, code: int = 0) -> Result:
+    done = invoke(*args)
+    assert done.exit_code == code, (args, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def one(store: Store, **budgets: Any) -> None:
+    """A run `run_1` that has made one step, in which it has acted, and is at the next."""
+    spec = RunSpec(agent="a", tenant="acme", budgets=budgets)
+    store.runs.submit([("run_1", spec, [HELLO])], heads=["{}"], retention_ms=RETENTION_MS)
+    step = Delta('{"step":1}', messages=CALLS, trace=(STEP,))
+    store.runs.commit_continue(claim_run(store, "run_1").lease, step, None)
+
+
+def ended(store: Store, reason: StopReason, *, scope: str = "") -> None:
+    store.runs.commit_end(claim_run(store, "run_1").lease, Delta('{"step":1}'), None, reason, scope=scope)
+
+
+def test_a_run_is_paused_and_resumed_without_a_question(store: Store):
+    one(store)
+    assert typed("pause", "run_1", "--by", "ann").stdout == "run_1: 1 held\n"
+    assert "paused by ann: agentq resume run_1 lets it go on" in typed("show", "run_1").stdout
+    assert json.loads(typed("show", "run_1", "--json").stdout)["paused_by"] == "ann"
+    assert typed("resume", "run_1").stdout == "run_1 goes on\n"
+    claim_run(store, "run_1")
+    told = json.loads(typed("pause", "run_1", "--json").stdout)
+    assert told == {"target": "run_1", "held": 0, "pausing": 1}
+
+
+def test_what_has_ended_is_not_paused_and_says_what_to_type_when_it_is_resumed(store: Store):
+    one(store)
+    ended(store, StopReason.MODEL_ERROR)
+    assert "run run_1 is ended" in typed("pause", "run_1", code=2).stderr
+    assert "agentq retry run_1 reopens it" in typed("resume", "run_1", code=2).stderr
+    assert typed("cancel", "run_1").stdout == "run_1 had already ended\n"
+
+
+def test_a_batch_says_who_paused_it_and_its_runs_that_they_are_held_by_it(store: Store):
+    open_batch(store)
+    submit_run(store, "run_1", batch="b1")
+    assert "1 run of b1" in typed("pause", "b1", code=2).stderr
+    assert typed("pause", "b1", "-y", "--by", "ann").stdout == "b1 is paused: 1 run not ended\n"
+    assert typed("pause", "b1", "-y").stdout == "b1 had already been paused by ann: 1 run not ended\n"
+    assert store.runs.claim("run_1", None, 1000) is None
+    status = typed("status", "b1").stdout
+    assert "1 paused" in status
+    assert "paused by ann: agentq resume b1 lets it go on" in status
+    refused = typed("resume", "run_1", code=2).stderr
+    assert refused == "error: run run_1 is held by the pause of its batch\n  agentq resume b1\n"
+    assert typed("resume", "b1", "-y").stdout == "b1 goes on: 1 run let go\n"
+    assert typed("resume", "b1", "-y").stdout == "b1 was not paused\n"
+    assert state_of(store, "run_1") == "queued"
+
+
+def test_a_run_that_needs_more_is_refused_with_the_figures_and_goes_on_with_more(store: Store):
+    one(store, max_steps=1)
+    ended(store, StopReason.STEP_BUDGET)
+    refused = typed("retry", "run_1", code=2).stderr
+    assert "run run_1 has used 1 steps of 1 steps: a retry would stop there again" in refused
+    assert "agentq retry run_1 --max-steps N gives it a larger budget" in refused
+    assert typed("retry", "run_1", "--max-steps", "2").stdout == "run_1 goes on from step 2\n"
+    assert "retried 1 time" in typed("show", "run_1").stdout
+    assert "is queued: only a run that has ended is retried" in typed("retry", "run_1", code=2).stderr
+
+
+def test_what_a_scope_around_a_run_has_stopped_is_retried_as_it_is(store: Store):
+    one(store, max_usd="0.1")
+    ended(store, StopReason.COST_BUDGET, scope="tenant:acme")
+    assert typed("retry", "run_1").stdout == "run_1 goes on from step 2\n"
+
+
+def test_a_fork_lists_what_it_may_do_again_and_needs_a_yes(store: Store):
+    one(store)
+    refused = typed("retry", "run_1", "--from-step", "0", code=2).stderr
+    assert "1 call behind step 0" in refused
+    assert '  step 1  refund({"order": 7}) → done' in refused
+    assert "-y says yes" in refused
+    told = json.loads(typed("retry", "run_1", "--from-step", "0", "-y", "--json").stdout)
+    assert (told["forked_from"], told["step"], len(told["calls"])) == ("run_1", 0, 1)
+    assert typed("retry", "run_1", "--from-step", "1").stdout.endswith(" goes on behind step 1 of run_1\n")
+    assert "it is 0 to 1" in typed("retry", "run_1", "--from-step", "2", code=2).stderr
+    assert len(store.watch.live()) == 3
+
+
+def test_a_batch_s_retry_says_how_many_were_not_and_why(store: Store):
+    open_batch(store)
+    for name, reason in (("r1", StopReason.FINISHED), ("r2", StopReason.MODEL_ERROR), ("r3", None)):
+        submit_run(store, name, batch="b1")
+        if reason is not None:
+            store.runs.commit_end(claim_run(store, name).lease, Delta("{}"), None, reason)
+    assert "1 run of b1" in typed("retry", "b1", code=2).stderr
+    lines = typed("retry", "b1", "-y").stdout.splitlines()
+    assert lines == ["b1: 1 run retried", "  1 not: they have finished", "  1 not: they have not ended"]
+    assert (
+        "max_seconds=-1.0 leaves no room" in typed("retry", "b1", "-y", "--max-seconds", "-1", code=2).stderr
+    )
+
+
+def test_cancelling_by_a_filter_takes_what_it_means_and_no_more(store: Store):
+    submit_run(store, "run_1", tenant="acme")
+    submit_run(store, "run_2", tenant="other")
+    claim_run(store, "run_2")
+    told = json.loads(typed("cancel", "-y", "--json", "--where", "tenant=other", "state=running").stdout)
+    assert told == {
+        "target": "tenant=other state=running",
+        "cancelled": 1,
+        "children": 0,
+        "stopped_at": {"run_2": "step 1, in its model call"},
+    }
+    assert [state_of(store, name) for name in ("run_1", "run_2")] == ["queued", "cancelling"]
