@@ -5,6 +5,7 @@ Where no worker has died, nothing may be rescued, forfeited or bought again, how
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from agentq.provider.types import Role
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.proxy import proxied
 from tests.support.wait import wait_until
@@ -83,6 +85,30 @@ def test_who_holds_a_lease_keeps_it_when_the_server_was_away_for_longer(make_fle
     assert {r.attempts for name in ("long", "b") for r in fleet.records(name)} == {1}
     assert len(fleet.lines("bill")) == 4 + 4 * 3
     assert fleet.app.store.ledger.account("global").spent_nano == fleet.billed_nano()
+
+
+@pytest.mark.parametrize("away", [frozen, crashed])
+def test_tools_that_act_while_the_server_is_away_are_written_down_when_it_is_back(make_fleet: Any, away: Any):
+    """Each acts once and its outcome is known, although its worker could not say so for three leases."""
+    from tests.support.fleet import APP  # only now: an earlier import would go past pytest's rewriting
+
+    tool, line = "@tool\n", 'append("marks", f"{row} {turn}")'
+    assert APP.count(tool) == APP.count(line) == 1
+    app = APP.replace(tool, "@tool(side_effect=True)\n").replace(line, f"time.sleep(1)\n    {line}")
+    fleet = make_fleet(app=app, lease_seconds=LEASE_SECONDS, tick_seconds=0.2)
+    for _ in range(2):
+        fleet.start_worker(concurrency=6)
+    batch = fleet.submit(24, 4)
+    wait_until(lambda: len(fleet.lines("marks")) > 12, "tools to act", 60)
+    at_work(fleet, 8)
+    away(fleet, LONGER_SECONDS)
+    batch.wait(60)
+    fleet.check_undisturbed("b", rows=24, steps=4)
+    acted = sorted((int(row), int(turn)) for row, turn in fleet.lines("marks"))
+    assert acted == [(row, turn) for row in range(24) for turn in range(3)]
+    messages = [message for run in batch.runs() for message in run.thread().messages]
+    told = [json.loads(message.content) for message in messages if message.role is Role.TOOL]
+    assert [answer["ok"] for answer in told] == [True] * 24 * 3
 
 
 def test_nothing_is_rescued_when_every_worker_was_frozen_for_longer_than_a_lease(make_fleet: Any):
