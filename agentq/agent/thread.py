@@ -175,3 +175,9 @@ def pending_calls(thread: Thread) -> list[ToolCall]:
         if message.role is Role.TOOL:
             answered.add(message.tool_call_id)
     return []
+
+
+def step_calls(thread: Thread) -> tuple[ToolCall, ...]:
+    """The calls of the last assistant message, also those that have a result."""
+    last = next((message for message in reversed(thread.messages) if message.role is Role.ASSISTANT), None)
+    return () if last is None else last.tool_calls

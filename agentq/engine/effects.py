@@ -36,7 +36,7 @@ class StepJournal:
         self._step = step
         self._calls = calls
         self._begun: dict[int, Effect] = {}
-        self._decisions = decisions_of(step.claim.decisions, calls)
+        self._decisions = step.decisions
 
     def planned(self) -> list[PlannedCall]:
         """The calls as they are to be made: with what is known, and what was decided."""

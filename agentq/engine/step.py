@@ -26,7 +26,7 @@ from agentq.agent.loop import (
     next_action,
 )
 from agentq.agent.request import RUNGS, call_rungs, capped, model_request
-from agentq.agent.thread import pending_calls
+from agentq.agent.thread import pending_calls, step_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
@@ -144,9 +144,10 @@ class Step:
         self.snapshot = self._snapshot(kept)
         self.thread = self.snapshot.thread
         self.budgets = _budgets(claim)
-        calls = pending_calls(self.thread) if claim.decisions else []
-        decided = decisions_of(claim.decisions, calls)
-        self.decided = [(call, decided[call.id]) for call in calls if call.id in decided]
+        self.decisions = decisions_of(claim.decisions, step_calls(self.thread)) if claim.decisions else {}
+        """What was decided, by call; also about equal calls, for which it speaks too."""
+        calls = pending_calls(self.thread) if self.decisions else []
+        self.decided = [(call, self.decisions[call.id]) for call in calls if call.id in self.decisions]
         self.approved = frozenset(call_signature(call.name, call.arguments) for call, _ in self.decided)
         """Calls that a person has decided on, this way or that: nobody is asked again."""
         self.fields: dict[str, str] = {}

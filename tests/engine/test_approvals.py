@@ -178,6 +178,29 @@ def test_one_decision_speaks_for_equal_calls_of_its_step_that_act_once(rig: Rig)
     assert [said["ok"] for said in results(rig, run)] == [True, True]
 
 
+def test_a_refusal_speaks_for_an_equal_call_also_after_the_step_has_waited_for_children(rig: Rig):
+    till = Till()
+
+    @tool
+    def delegate(ctx: CallContext) -> str:
+        """Have somebody else look."""
+        (child,) = ctx.gather([ctx.spawn("kid", "look")], timeout=60)
+        return child.answer or ""
+
+    rig.agent(Moody(["seen"]), name="kid")
+    rig.agent(Moody([[*REFUND, ("delegate", "{}"), *REFUND], "done"]), till.refund, delegate)
+    run = rig.submit()
+    rig.drain()
+    answer(rig, run, "deny")
+    goes_on(rig)
+    goes_on(rig)
+    assert rig.record(run).stop_reason == "finished"
+    assert till.made == []
+    codes = [said["error_code"] for said in results(rig, run)]
+    assert codes == ["approval_denied", None, "approval_denied"]
+    assert [kind for kind, _ in trace(rig, run)].count("deny") == 1
+
+
 def test_each_of_equal_calls_that_act_again_is_asked_about_and_has_its_own_decision(rig: Rig):
     till = Till(repeatable=True)
     rig.agent(Moody([REFUND * 2, "done"]), till.refund)
