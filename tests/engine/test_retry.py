@@ -89,7 +89,7 @@ def test_a_run_that_its_steps_have_stopped_goes_on_with_more_from_before_its_clo
 
 
 def test_a_run_that_its_own_money_has_stopped_needs_more_of_it(rig: Rig):
-    client = Moving([*LOOKS[:3], "cut short", "done"])
+    client = Moving([*LOOKS[:2], "cut short", "done"])
     rig.agent(client, look, budgets=FREE)
     run = Run(rig.store, rig.submit())
     rig.step()
