@@ -17,7 +17,7 @@ from agentq.store.connect import Store
 from agentq.store.owners import STAYS, owner_of
 from agentq.store.scripts import Scripts, unexpected
 
-CHUNK = 500
+CHUNK = 100
 """Runs, entries or keys that are looked at in one round trip."""
 KEPT = 1_000
 """Findings of a kind that are kept; the others are only counted."""
