@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,6 +41,8 @@ def live(user: AgentQ, ground: Ground, life: Life) -> int:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=_LINE, force=True)
     logging.getLogger("kombu").setLevel(logging.WARNING)
+    # What tools leave in temporary files when they are killed goes with the case.
+    os.environ["TMPDIR"] = tempfile.tempdir = life.scene.folder
     random.seed()  # a fork has its parent's: the jitter of all processes would be the same
     os.environ[VARIABLE] = life.arm
     app = staged(user, ground, life.scene)

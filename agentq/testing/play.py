@@ -125,6 +125,8 @@ class Play:
         armed = [child for child in self.played.children if child.arm and "=count" not in child.arm]
         wanted = len(self.case.submit_arms) + len(self.case.work_arms)
         self.played.reached = len(armed) == wanted and all(child.reached for child in armed)
+        if self._stopping.is_set():
+            return  # the nursery ends all of its children at once
         for child in self.played.children:
             self.nursery.stop(child)
 

@@ -6,6 +6,7 @@ These are short forms; `make chaos` plays every case of every agent.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,7 @@ def test_a_side_effect_that_is_not_journalled_is_found_and_said_in_a_sentence(tm
     assert again == f"  agentq chaos -A forgetful:app --only '{case}'"
     folder = Path(logs.removeprefix("  its logs: "))
     assert (folder / "work-2.log").exists()
+    shutil.rmtree(folder.parent)
     assert 'note({"text": "text"}) acted 2 times' in done.stdout
 
 
