@@ -140,10 +140,9 @@ def _ask(session: Session, step: int, calls: list[MadeCall], *, only_acts: bool)
         UsageError: when not, or nobody is there to ask.
     """
     console = session.console
-    which = (
-        "with side effects" if only_acts else "(without the app nobody knows which only read: -A names it)"
-    )
-    console.say(f"{plural(len(calls), 'call')} behind step {step} {which}, which the new run may make again:")
+    what = "side effect" if only_acts else "call"
+    known = "" if only_acts else "; which of them only read is known with -A module:app"
+    console.say(f"{plural(len(calls), what)} behind step {step} may be made again by the new run{known}:")
     for call in calls[:SHOWN]:
         result = "not known" if call.result is None else " ".join(call.result.split())[:80]
         console.say(f"  step {call.step}  {call.tool}({call.arguments}) → {result}")

@@ -106,7 +106,7 @@ def calls_after(store: Store, run_id: str, step: int, tools: ToolRegistry | None
         UsageError: when the run has no such step.
     """
     past = _past(store, run_id, step)
-    answers = {message.tool_call_id: message.content for message in past.after if message.tool_call_id}
+    answers = {message.tool_call_id: _content(message) for message in past.after if message.tool_call_id}
     found, at = [], step
     for message in past.after:
         at += message.role is Role.ASSISTANT
@@ -150,6 +150,14 @@ def _past(store: Store, run_id: str, step: int) -> _Past:
             if {asked, signature} & good and signature in parts.tool_results:
                 past.results[signature] = parts.tool_results[signature]
     return past
+
+
+def _content(message: Message) -> str:
+    """What a tool has given, out of the message in which the model reads it."""
+    try:
+        return str(json.loads(message.content)["content"])
+    except (ValueError, KeyError, TypeError):
+        return message.content
 
 
 def _is_whole(messages: list[Message]) -> bool:

@@ -96,10 +96,7 @@ def test_what_tools_did_behind_the_step_is_listed_and_may_be_done_again(rig: Rig
     agent = rig.agent(Moody([sells("a"), LOOKS[0], sells("b"), "done"]), shop.sell, look, budgets=FREE)
     run = Run(rig.store, rig.submit())
     rig.drain()
-    answer = (
-        '{"tool_call_id": "call_2_0", "tool": "sell", "ok": true, "error_code": null, "content": "sold b"}'
-    )
-    assert run.calls_after(1, agent) == [MadeCall(3, "sell", '{"what": "b"}', answer)]
+    assert run.calls_after(1, agent) == [MadeCall(3, "sell", '{"what": "b"}', "sold b")]
     assert [(call.step, call.tool) for call in run.calls_after(1)] == [(2, "look"), (3, "sell")]
     assert [call.step for call in run.calls_after(0, agent)] == [1, 3]
     assert run.calls_after(3, agent) == []

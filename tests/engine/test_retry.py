@@ -10,6 +10,7 @@ import pytest
 from agentq.agent import Budgets
 from agentq.app import Batch, Run
 from agentq.core.errors import UsageError
+from agentq.core.failpoints import FailpointError
 from agentq.core.lifecycle import StopReason
 from agentq.engine.cancel import cancel_run
 from agentq.engine.retry import retry_runs
@@ -244,6 +245,54 @@ def test_a_run_that_killed_its_processes_has_its_lives_back(rig: Rig):
     rig.queue.clear()
     go_on(rig)
     assert run.answer == "done"
+    rig.check()
+
+
+def test_a_call_on_which_nobody_decided_in_time_is_asked_about_again(rig: Rig):
+    @tool(side_effect=True, requires_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    rig.agent(Moving([[("pay", "{}")], "done"]), pay, budgets=FREE)
+    run = Run(rig.store, rig.submit())
+    rig.drain()
+    rig.revive(run.id)
+    assert run.stop_reason is StopReason.APPROVAL_EXPIRED
+    run.retry()
+    go_on(rig)
+    (asked,) = run.record().pending
+    rig.store.approvals.decide([Wanted(run.id, asked.id, "approve", "bob")])
+    go_on(rig)
+    assert (run.answer, results(run)) == ("done", ["paid"])
+    rig.check()
+
+
+def test_what_may_have_acted_when_its_run_was_given_up_is_not_done_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    acted = []
+
+    @tool(side_effect=True)
+    def act() -> str:
+        """Act, and take the process down."""
+        acted.append(1)
+        return "acted"
+
+    rig.agent(Moving([ACT, "done"]), act, budgets=FREE)
+    run = Run(rig.store, rig.submit())
+    monkeypatch.setenv("AGENTQ_FAILPOINTS", "effect.after_tool=raise")
+    with pytest.raises(FailpointError):
+        rig.step()
+    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.store.client.hset(rig.store.keys.run(run.id), mapping={"deaths": 9, "suspect": 1})
+    rig.revive(run.id)
+    assert run.stop_reason is StopReason.ATTEMPTS_EXHAUSTED
+    run.retry()
+    go_on(rig)
+    assert (run.answer, acted) == ("done", [1])
+    (told,) = [event.detail for event in run.trace() if event.kind == "tool_result"]
+    assert told == "act:outcome_unknown"
     rig.check()
 
 

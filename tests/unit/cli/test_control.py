@@ -117,7 +117,7 @@ def test_what_a_scope_around_a_run_has_stopped_is_retried_as_it_is(store: Store)
 def test_a_fork_lists_what_it_may_do_again_and_needs_a_yes(store: Store):
     one(store)
     refused = typed("retry", "run_1", "--from-step", "0", code=2).stderr
-    assert "1 call behind step 0" in refused
+    assert "1 call behind step 0 may be made again by the new run; which of them only read" in refused
     assert '  step 1  refund({"order": 7}) → done' in refused
     assert "-y says yes" in refused
     told = json.loads(typed("retry", "run_1", "--from-step", "0", "-y", "--json").stdout)

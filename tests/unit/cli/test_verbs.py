@@ -76,6 +76,8 @@ def test_standard_input_needs_a_name(app: FakeApp) -> None:
         (FakeBatch(reasons={"loop_detected": 1, "cost_budget": 1}), 3),
         (FakeBatch(reasons={"loop_detected": 1}, waiting=1), 5),
         (FakeBatch(queued=1), 6),
+        (FakeBatch(held=1), 5),
+        (FakeBatch(held=1, queued=1), 6),
         (FakeBatch(money={Parked("tenant:acme", "usd", "exhausted"): 2}), 4),
         (FakeBatch(money={Parked("tenant:acme", "usd", "wait"): 2}), 6),  # calls in flight will make room
         (FakeBatch(money={Parked("batch:b", "tokens", "frozen"): 1}, waiting=1), 5),
