@@ -25,7 +25,8 @@ from pathlib import Path
 
 import click
 
-from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("agentq", "tests", "pyproject.toml")
@@ -75,7 +76,7 @@ def check_text(mutant: Mutant, folder: Path) -> None:
     if found != 1:
         raise MutantError(
             f"{mutant.name!r}: its text stands {found} times in {mutant.file}, not once; "
-            f"write the mutant anew in tests/mutants/catalogue.py:\n{mutant.text}"
+            f"write the mutant anew in tests/mutants:\n{mutant.text}"
         )
 
 
