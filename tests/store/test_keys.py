@@ -56,7 +56,7 @@ def end(store: Store, run_id: str, ending: str) -> None:
             age(store, run_id)
             store.watch.rescue(run_id, LEASE_MS)
         case "exhausted" | "thawed":
-            for _ in range(3):
+            for _ in range(5):
                 steady(store)
                 age(store, run_id)
                 store.watch.rescue(run_id, LEASE_MS)
