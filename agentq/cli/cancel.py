@@ -10,6 +10,7 @@ from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.person import me
 from agentq.cli.target import Chosen, choose, confirm, target_options
+from agentq.core.text import encodable
 
 if TYPE_CHECKING:
     from agentq.cli.session import Session
@@ -34,7 +35,7 @@ def command(
     from agentq.engine.cancel import cancel_runs
 
     app = session.server_app()
-    found, who = choose(app, target, filters, ended=False), by or me()
+    found, who = choose(app, target, filters, ended=False), encodable(by or me())
     if isinstance(found, Run):
         record = found.record()
         if not record.state.is_live and not record.descendants:
@@ -51,9 +52,9 @@ def command(
         confirm(session, "cancel", len(found.runs), found.name, yes=yes)
         cancelled = cancel_runs(app.store, found.runs, by=who)
     else:
-        counts = found.counts()
-        live = counts["total"] - counts["ended"]
-        if not live and not found.record().descendants:
+        record_of_batch = found.record()
+        live = record_of_batch.total - record_of_batch.ended + record_of_batch.descendants
+        if not live:
             _say(session, found.name, None, f"all runs of {found.name} had already ended")
             return
         confirm(session, "cancel", live, found.name, yes=yes)

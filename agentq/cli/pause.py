@@ -12,6 +12,7 @@ from agentq.cli.globals import verb
 from agentq.cli.person import me
 from agentq.cli.target import Chosen, choose, confirm, target_options
 from agentq.core.errors import UsageError
+from agentq.core.text import encodable
 
 if TYPE_CHECKING:
     from agentq.app import Batch
@@ -33,7 +34,7 @@ def command(
     from agentq.engine.pause import pause_runs
 
     app = session.server_app()
-    found, who = choose(app, target, filters, ended=False), by or me()
+    found, who = choose(app, target, filters, ended=False), encodable(by or me())
     if isinstance(found, Run):
         words = pause_runs(app.store, [found.id], by=who)
         if not words["HELD"] + words["PAUSING"]:

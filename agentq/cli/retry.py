@@ -13,6 +13,7 @@ from agentq.cli.globals import verb
 from agentq.cli.person import me
 from agentq.cli.target import Chosen, choose, confirm, target_options
 from agentq.core.errors import UsageError
+from agentq.core.text import encodable
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Run
@@ -62,7 +63,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     from agentq.app import Run
 
     app = session.server_app()
-    found, who = choose(app, target, filters, ended=True), by or me()
+    found, who = choose(app, target, filters, ended=True), encodable(by or me())
     budgets: NewBudgets = {
         "max_steps": max_steps,
         "max_tokens": max_tokens,
