@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,10 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     if session.console.json:
         session.console.document(as_document(report))
     else:
-        print_report(session.console, report, again=f"agentq chaos -A {session.app_path}")
+        given = {"-A": session.app_path, "--agent": agent, "--script": script, "--passes": str(passes)}
+        words = [word for option, value in given.items() if value for word in (option, value)]
+        again = shlex.join(["agentq", "chaos", *words, *([file] if file else [])])
+        print_report(session.console, report, again=again)
     return 1 if report.violations else 0
 
 

@@ -120,7 +120,7 @@ def run_chaos(
             stage = _Stage(ground, children, app)
             undisturbed, passed = stage.undisturbed()
             report.undisturbed = [_ended(facts) for facts in undisturbed.runs[: undisturbed.rows]]
-            report.unreached = _unreached(passed)
+            report.unreached = {point: WHY_NOT[point] for point in WHY_NOT if not passed.get(point)}
             cases = chosen(matrix(passed, passes=passes), only)
             if begin is not None:
                 begin(len(cases))
@@ -131,6 +131,8 @@ def run_chaos(
                     if progress is not None:
                         progress(report.outcomes[-1])
         report.outcomes.sort(key=lambda outcome: cases.index(outcome.case))
+        if missed := _missed(passed, undisturbed):
+            report.outcomes.insert(0, Outcome(UNDISTURBED[0], 0.0, missed))
         report.folder = folder if report.violations else None
     finally:
         if report.folder is None:
@@ -233,12 +235,18 @@ def _ended(facts: RunFacts) -> tuple[str, str, int]:
     return record.spec.agent, record.stop_reason.value if record.stop_reason else "", record.steps
 
 
-def _unreached(passed: Mapping[str, int]) -> dict[str, str]:
-    return {
-        point: WHY_NOT.get(point, "it should have been")
-        for point in FAILPOINTS
-        if not passed.get(point) and not point.startswith("rescue.")
-    }
+def _missed(passed: Mapping[str, int], undisturbed: Facts) -> list[Violation]:
+    """The points that these runs must have come by, and have not: then nothing is shown about them."""
+    wanted = [point for point in FAILPOINTS if point not in WHY_NOT and not point.startswith("rescue.")]
+    if undisturbed.acts:
+        wanted += [point for point in FAILPOINTS if point.startswith("effect.")]
+    if any(run.record.steps > 1 for run in undisturbed.runs):
+        wanted.append("step.after_commit")
+    return [
+        Violation(UNDISTURBED[0].name, "", "end", f"no process has come by {point}, and one must have")
+        for point in wanted
+        if not passed.get(point)
+    ]
 
 
 @contextmanager

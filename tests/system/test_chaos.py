@@ -113,7 +113,7 @@ def test_a_side_effect_that_is_not_journalled_is_found_and_said_in_a_sentence(tm
     *_, again, logs, count, last = done.stdout.splitlines()
     assert last == "violations = 1"
     assert count.startswith("1 case in ")
-    assert again == f"  agentq chaos -A forgetful:app --only '{case}'"
+    assert again == f"  agentq chaos -A forgetful:app --passes 3 --only '{case}'"
     folder = Path(logs.removeprefix("  its logs: "))
     assert (folder / "work-2.log").exists()
     shutil.rmtree(folder.parent)
