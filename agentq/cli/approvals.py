@@ -164,7 +164,7 @@ class _Decision:
         if len(self.ids) == 1:
             self._one(app, arguments)
         elif self.ids:
-            self._many(app, [find(app.store, word) for word in self.ids])
+            self._many(app, list(dict.fromkeys(find(app.store, word) for word in self.ids)))
         else:
             self._all(app)
 
@@ -206,7 +206,6 @@ class _Decision:
             raise UsageError("nothing was decided")
 
     def _many(self, app: AgentQ, calls: Sequence[tuple[str, str]]) -> None:
-
         done = decide_many(app.store, calls, Answer(self.verdict, self.by, self.reason))
         if not done.decided and len(done.taken) == len(calls):
             name, first = done.taken[0]
@@ -217,7 +216,6 @@ class _Decision:
         self._say(done)
 
     def _say(self, done: Decided) -> None:
-
         console = self.session.console
         if console.json:
             taken = [

@@ -217,6 +217,11 @@ def test_of_several_the_rest_is_decided_and_the_others_are_counted(store: Store)
     assert "all 2 calls were decided before; run_a:c1 was denied by ann" in again
 
 
+def test_a_call_that_is_named_twice_is_decided_once(store: Store) -> None:
+    wait(store, "run_a", "c1")
+    assert typed("approve", "run_a", "run_a:c1").stdout == "1 call approved\n"
+
+
 def test_bulk_asks_first_with_a_count_and_decides_only_what_is_meant(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
