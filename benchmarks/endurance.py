@@ -37,7 +37,7 @@ from agentq.store.checkup import examine
 from agentq.worker.command import worker_argv
 from agentq.worker.embedded import EmbeddedServer
 
-PROCESSES, THREADS = 3, 8
+PROCESSES, THREADS = 3, 16
 RESTARTS = (1 / 3, 2 / 3)
 """How much of the calls has been made when the server is restarted."""
 LONGEST_SECONDS = 600.0

@@ -15,6 +15,8 @@ from agentq.provider.types import ChatResult, Role, ToolCall, Usage
 
 PRICE = ModelPricing("endurance-1", "1", "10", 128_000)
 FOLDER = Path(os.environ["BENCH_FOLDER"])
+ANSWER_SECONDS = 0.1
+"""How long a tool takes to answer when it has acted: who is killed meanwhile has acted and not said so."""
 
 
 def append(name, line):
@@ -47,6 +49,7 @@ class Provider:
 def act(row: int, turn: int) -> str:
     """Append a line, as often as this is called."""
     append("acts", f"{row} {turn}")
+    time.sleep(ANSWER_SECONDS)
     return "appended"
 
 
@@ -59,6 +62,7 @@ def act_once(ctx: CallContext, row: int, turn: int) -> str:
         if f"{ctx.idempotency_key}\n".encode() in file.read():
             return "appended before"
         file.write(f"{row} {turn} {ctx.idempotency_key}\n".encode())
+    time.sleep(ANSWER_SECONDS)
     return "appended"
 
 
