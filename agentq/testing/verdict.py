@@ -71,7 +71,7 @@ class Facts:
     bill_nano: int
     live: list[str]
     held: dict[str, list[str]]
-    """Runs with reservations that are still open, or parts that only a live run has."""
+    """What runs still hold: reservations, or an escrow."""
     spent_nano: int
     forfeited_nano: int
     set_aside: dict[str, int]
@@ -135,7 +135,13 @@ def judge(played: Played, facts: Facts, reference: Facts) -> list[Violation]:
         found += [Violation(name, run.record.id, "thread", text) for text in _thread(run)]
         mine = [act for act in facts.acts if act.run == run.record.id]
         found += [Violation(name, run.record.id, "tools", text) for text in _tools(run, mine)]
-    for run, undisturbed in zip(facts.runs[: facts.rows], reference.runs[: reference.rows], strict=True):
+    if (facts.rows, len(facts.runs)) != (reference.rows, len(reference.runs)):
+        rows, started = facts.rows, len(facts.runs) - facts.rows
+        wanted = f"{reference.rows} and {len(reference.runs) - reference.rows}"
+        found.append(
+            Violation(name, "", "end", f"{rows} rows started {started} runs, and undisturbed {wanted}")
+        )
+    for run, undisturbed in zip(facts.runs[: facts.rows], reference.runs[: reference.rows], strict=False):
         found += [Violation(name, run.record.id, "end", text) for text in _end(run, undisturbed)]
     return found
 

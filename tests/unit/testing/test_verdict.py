@@ -260,6 +260,13 @@ def test_a_run_that_ends_otherwise_than_undisturbed_is_found():
     ]
 
 
+def test_a_row_that_was_lost_or_a_child_that_was_started_twice_is_found():
+    two = facts(*good().runs, *good().runs, acts=[act(), act()])
+    assert "end: 1 rows started 0 runs, and undisturbed 2 and 0" in sentences(good(), two)
+    family = replace(two, rows=1, acts=[act()])
+    assert "end: 1 rows started 1 runs, and undisturbed 1 and 0" in sentences(family)
+
+
 def test_what_a_real_tool_answers_may_differ_but_not_that_it_was_made():
     made = run_of(thread_of([(first, answer(first, "tool_error"))]))
     assert sentences(facts(made, acts=[act()])) == []
