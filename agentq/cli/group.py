@@ -37,7 +37,7 @@ VERBS = {
     "resume": "Let a paused run or batch go on.",
     "retry": "Let what ended without finishing go on, or fork a run.",
     "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
-    "doctor": "Check the server, the broker and the workers.",
+    "doctor": "Check the server, the broker, the workers; --runs: every run.",
 }
 
 
