@@ -21,7 +21,6 @@ from agentq.agent.loop import (
     RunTools,
     Wait,
     apply_reply,
-    apply_results,
     end,
     next_action,
 )
@@ -42,17 +41,18 @@ from agentq.core.records import (
     Settlement,
     Size,
 )
+from agentq.engine.acting import run_tools
+from agentq.engine.asking import end_if_refused, wait_for_person
 from agentq.engine.bill import settle
-from agentq.engine.children import StepChildren
 from agentq.engine.closing import close
-from agentq.engine.effects import StepJournal, decisions_of
+from agentq.engine.effects import decisions_of
 from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
-from agentq.provider.types import ChatRequest, ChatResult, ToolCall
+from agentq.provider.types import ChatRequest, ChatResult
 from agentq.store.watch import GRACE_MS
-from agentq.tools import CallContext, call_signature
+from agentq.tools import call_signature
 
 log = logging.getLogger("agentq.step")
 
@@ -173,17 +173,17 @@ class Step:
             unit, scope = self.claim.wind
             self.thread.closing = self.stopped_by(scope, unit)
         self.meet_definition()
-        if self.denied():
+        if end_if_refused(self):
             return
         match next_action(self.agent, self.thread, self.budgets, self.approved):
             case CallModel():
                 self.call_model()
             case RunTools(calls):
-                self.run_tools(calls)
+                run_tools(self, calls)
             case Close(reason):
                 close(self, reason)
             case Wait() as wait:
-                self.wait(wait, None)
+                wait_for_person(self, wait, None)
             case End():
                 raise StoreError(f"{self.lease.run_id} was claimed although its thread has ended")
 
@@ -197,34 +197,6 @@ class Step:
         if self.agent.on_change == "finish" and self.thread.closing in (None, StopReason.CANCELLED):
             self.thread.closing = StopReason.CANCELLED
             self.fields["stop_detail"] = "definition_changed"
-
-    def denied(self) -> bool:
-        """Whether the run ends here because a call was refused."""
-        refusals = [(call, decision) for call, decision in self.decided if decision.verdict == "deny"]
-        if not refusals or self.agent.on_denied != "stop":
-            return False
-        call, decision = refusals[0]
-        refused = f"{call.name} was refused by {decision.by}"
-        if decision.reason:
-            refused += f": {decision.reason}"
-        self.record_decisions(pending_calls(self.thread))
-        end(self.thread, StopReason.APPROVAL_DENIED, refused)
-        self.finish(None, detail=refused)
-        return True
-
-    def record_decisions(self, calls: Sequence[ToolCall]) -> None:
-        """Record what people have said about these calls: once, with the commit that has their results."""
-        for call in calls:
-            for question, decision in self.claim.decisions.items():
-                # An attempt that is asked about has the id of its call and a number of its own.
-                if question != call.id and not question.startswith(f"{call.id}@"):
-                    continue
-                detail = call.name if question == call.id else f"{call.name}, which may have acted"
-                detail += f" by {decision.by}" if decision.by else ""
-                detail += ", with other arguments" if decision.arguments else ""
-                detail += f": {decision.reason}" if decision.reason else ""
-                signature = call_signature(call.name, call.arguments)
-                self.thread.record(decision.verdict, detail, ok=decision.verdict == "approve", call=signature)
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────
 
@@ -257,9 +229,9 @@ class Step:
                     self.snapshot.stored(delta)
                     self.kept = settlement
                     failpoint("step.after_model_commit")
-                    self.run_tools(calls)
+                    run_tools(self, calls)
             case Wait() as wait:
-                self.wait(wait, settlement)
+                wait_for_person(self, wait, settlement)
             case End():
                 self.finish(settlement)
             case _:
@@ -373,113 +345,6 @@ class Step:
             scope=self.stop_scope,
         )
         return True
-
-    # ── the tools ────────────────────────────────────────────────────────────────────────────────
-
-    def run_tools(self, calls: tuple[ToolCall, ...]) -> None:
-        """Execute the calls of the kept reply and commit the step."""
-        self.hold.begin("its tools")
-        spec = self.claim.spec
-        children = StepChildren(self)
-        context = CallContext(
-            user_id=str(spec.context.get("user_id", "")),
-            tenant_id=str(spec.context.get("tenant_id", spec.tenant)),
-            approved_calls=self.approved,
-            extra={k: v for k, v in spec.context.items() if k not in {"user_id", "tenant_id"}},
-            run_id=self.lease.run_id,
-            children=children.of(""),
-        )
-        journal = StepJournal(self, calls)
-        results = self.agent.executor.call_many(
-            journal.planned(),
-            context,
-            allowlist=self.agent.allowlist,
-            cache=self.thread.tool_results,
-            journal=journal,
-        )
-        if children.trouble is not None:
-            raise children.trouble
-        asked = [call for call, result in zip(calls, results, strict=True) if result.asks]
-        if asked:
-            self.ask_again(asked, journal)
-            return
-        results = journal.explained(results)
-        done = [(call, result) for call, result in zip(calls, results, strict=True) if not result.suspended]
-        later = len(calls) - len(done)
-        self.record_decisions([call for call, _ in done])
-        apply_results(
-            self.agent, self.thread, [call for call, _ in done], [result for _, result in done], later=later
-        )
-        failpoint("step.after_tools")
-        if later:
-            self.gather(children)
-        else:
-            self.proceed(None)
-
-    def gather(self, children: StepChildren) -> None:
-        """Keep the results that there are and wait for children; the calls that wait are made again then."""
-        self.thread.record("gather", f"{len(children.awaited)} runs")
-        delta = self.delta()
-        answer = self.runs.commit_gather(
-            self.lease, delta, list(children.awaited), children.gathers, self.wake_hint(), kept=self.kept
-        )
-        failpoint("step.after_gather")
-        if answer == "STALE" and self.kept is not None:
-            self.runs.release(self.lease, delay_ms=0)
-        if answer == "OK":
-            self.snapshot.stored(delta)
-            self.bench.cache.put(self.lease.run_id, self.runs.commit_id(self.lease, "gather"), self.snapshot)
-
-    def wait(self, wait: Wait, settlement: Settlement | None) -> None:
-        """Nothing of the step runs until its gated calls are decided; no worker is held meanwhile."""
-        asked: list[ToolCall] = []
-        seen: set[str] = set()
-        for call in pending_calls(self.thread):
-            signature = call_signature(call.name, call.arguments)
-            spec = self.agent.executor.registry.get(call.name)
-            again = spec is not None and spec.repeatable
-            # An equal call that would not act again needs no decision of its own.
-            if signature in wait.signatures and (again or signature not in seen):
-                asked.append(call)
-                seen.add(signature)
-        self.ask([(call.id, call, "approval") for call in asked], settlement)
-
-    def ask_again(self, calls: Sequence[ToolCall], journal: StepJournal) -> None:
-        """A person says whether these calls, which may have acted, are made again."""
-        calls = [journal.executed(call) for call in calls]
-        self.thread.pending_approvals = [call_signature(call.name, call.arguments) for call in calls]
-        self.thread.record("outcome_unknown", ", ".join(call.name for call in calls), ok=False)
-        self.ask([(journal.question(call), call, "unknown") for call in calls], self.kept)
-
-    def ask(self, questions: Sequence[tuple[str, ToolCall, str]], settlement: Settlement | None) -> None:
-        """Wait for a person: an id, the call, and why it is asked about."""
-        now_ms, default = self.now_ms(), self.agent.on_expired
-        pending = [
-            {
-                "id": question,
-                "tool": call.name,
-                "arguments": call.arguments,
-                "signature": call_signature(call.name, call.arguments),
-                "asked_at_ms": now_ms,
-                "default": default,
-                "kind": kind,
-            }
-            for question, call, kind in questions
-        ]
-        fields = self.wake_hint() | {"on_expired": default}
-        kept = self.kept is not None
-        answer = self.runs.commit_wait(
-            self.lease,
-            self.delta(),
-            settlement,
-            pending,
-            deadline_ms=self.bench.approval_ms,
-            fields=fields,
-            kept=kept,
-        )
-        failpoint("step.after_wait")
-        if answer == "STALE" and kept:
-            self.runs.release(self.lease, delay_ms=0)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 

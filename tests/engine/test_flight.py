@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentq.agent import Budgets
-from agentq.engine import closing
+from agentq.engine import acting, closing
 from agentq.engine import step as steps
 from agentq.engine.leases import Leases
 from agentq.engine.step import execute_step
@@ -44,7 +44,7 @@ def noted_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, *, budgets: Budgets, exe
     client = Watched([[("look", "{}")], "done"])
     bench = rig.bench
     client.noted, client.leases = [], bench.leases
-    for module in (steps, closing):
+    for module in (steps, acting, closing):
         monkeypatch.setattr(module, "failpoint", lambda point: note(client.noted, bench.leases, point))
     rig.agent(client, look)
     rig.submit(budgets=budgets)
