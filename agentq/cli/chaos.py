@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="At how many passes of each point a process dies, a case each.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Cases at once.  [default: 12 a core]")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Cases at once.  [default: 16 a core]")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask: the tools may really run.")
 def command(  # noqa: PLR0917 - click passes all of them by name
     session: Session,

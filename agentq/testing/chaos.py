@@ -28,7 +28,7 @@ from agentq.testing.stage import PASSES, ROWS, Ground, Scene
 from agentq.testing.verdict import Facts, RunFacts, Violation, facts_of, judge
 from agentq.worker.embedded import EmbeddedServer
 
-JOBS = min(48, 12 * (os.cpu_count() or 1))
+JOBS = min(64, 16 * (os.cpu_count() or 1))
 """Cases at once. They mostly wait: for leases to end, and for hints to be sent again."""
 CASE_SECONDS = 90.0
 """How long a case may take beyond ten times as long as the undisturbed one."""
