@@ -239,7 +239,7 @@ class Account:
     reserved_nano: int = 0
     escrowed_nano: int = 0
     idle_nano: int = 0
-    """The part of `escrowed_nano` that parked and waiting runs hold."""
+    """The part of `escrowed_nano` that parked, waiting and held runs hold."""
     forfeited_nano: int = 0
     overage_nano: int = 0
     tokens_limit: int | None = None

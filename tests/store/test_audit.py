@@ -76,6 +76,12 @@ def test_a_busy_ledger_agrees_wherever_the_checkpoint_is(books: Store, folded: i
     assert (verdict.accounts, verdict.runs, verdict.idle_compared) == (11, 6, True)
 
 
+def test_a_run_that_somebody_has_paused_is_idle_in_the_audit_too(books: Store):
+    assert books.control.pause_many(["queued"], "ann") == ["HELD"]
+    assert money(books, "run:queued")["ui"] == 30
+    assert books.audit.verify().differences == []
+
+
 def test_a_namespace_in_which_nothing_happened_agrees(store: Store):
     assert store.audit.verify() == Verdict()
 

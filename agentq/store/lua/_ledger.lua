@@ -2,7 +2,7 @@
 -- Redis writes a whole number from Lua with all its digits up to 2^53; in a text it takes int() to do that.
 --
 -- An account's fields: u nano-USD, t tokens; l limit, s spent, r reserved, e escrowed; i the part of e that idle
--- runs hold (parked or waiting); uf forfeited, uo overage; ua, ta the alert that was given last, in percent; c its
+-- runs hold (parked, waiting or held); uf forfeited, uo overage; ua, ta the alert that was given last, in percent; c its
 -- configuration in words: day, month (windows that count), frozen, and park, stop or winddown (what a dry account means).
 
 -- ── windows ─────────────────────────────────────────────────────────────────────────────────────

@@ -76,7 +76,9 @@ local function release_escrow(id, run, scopes)
   post('escrow', id, with(scopes, h.windows), {ue = -h.usd, te = -h.tokens})
 end
 
--- A run that is parked or waits holds its escrow idle: nothing will free it soon. It is an index, not money.
+-- A run that is parked, waits or is held has its escrow idle: nothing will free it soon. It is an index, not money.
+local function is_idle(state) return state == 'parked' or state == 'waiting' or state == 'held' end
+
 local function mark_idle(run, scopes, sign)
   local h, has = escrow_of(run)
   if not has then return end

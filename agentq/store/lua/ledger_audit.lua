@@ -20,7 +20,7 @@ local function add_holdings(id, sum)
     if all[i] ~= 'n' then
       local h, kind = held(all[i + 1]), all[i] == 'escrow' and 'e' or 'r'
       sum['u' .. kind], sum['t' .. kind] = sum['u' .. kind] + h.usd, sum['t' .. kind] + h.tokens
-      if kind == 'e' and (f[1] == 'parked' or f[1] == 'waiting') then
+      if kind == 'e' and is_idle(f[1]) then
         sum.ui, sum.ti = sum.ui + h.usd, sum.ti + h.tokens
       end
     end

@@ -1,5 +1,5 @@
--- What parked and waiting runs hold, beside what the accounts say that such runs hold, and whether each list of parked runs
--- has only those that wait there. Nothing is compared where more runs live than may be read in one script.
+-- What idle runs hold (parked, waiting or held), beside what the accounts say that such runs hold, and whether each list
+-- of parked runs has only those that wait there. Nothing is compared where more runs live than may be read in one script.
 --
 -- USES  ledger reservations fit parking
 -- KEYS  1 routing key
@@ -15,7 +15,7 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'watch', 0, -1)) do
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'scopes')
   local h, has = NOTHING, false
-  if f[1] == 'parked' or f[1] == 'waiting' then h, has = escrow_of(run) end
+  if is_idle(f[1]) then h, has = escrow_of(run) end
   if has then
     for _, account in ipairs(with(scopes_in(f[2]), h.windows)) do
       local sum = sums[account] or {0, 0}

@@ -71,8 +71,7 @@ if has_escrow and not live then find('escrow', int(own.usd) .. ' nano-USD, ' .. 
 
 -- ── those below it ──────────────────────────────────────────────────────────────────────────────
 -- A child's own count, and its own account, stand for all that is below the child.
-local idle = {parked = true, waiting = true, held = true}
-local below, usd, tokens = 0, idle[state] and own.usd or 0, idle[state] and own.tokens or 0
+local below, usd, tokens = 0, is_idle(state) and own.usd or 0, is_idle(state) and own.tokens or 0
 for _, text in ipairs(redis.call('HVALS', run .. ':children')) do
   local child = string.match(text, '%S+$')
   local c = redis.call('HMGET', run_key(child), 'state', 'descendants')
