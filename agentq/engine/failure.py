@@ -22,7 +22,9 @@ def is_unclear(error: Exception) -> bool:
 
 def may_retry(error: Exception, *, failures: int, unclear: int) -> bool:
     """Whether another call may follow this error, the `failures`-th in a row, `unclear` of them unclear."""
-    if not isinstance(error, LLMError) or not error.retryable:
+    # A worker without memory says nothing about the model: another one may have room.
+    may = error.retryable if isinstance(error, LLMError) else isinstance(error, MemoryError)
+    if not may:
         return False
     return failures < FAILURES_MAX and unclear < UNCLEAR_FAILURES_MAX
 

@@ -169,7 +169,7 @@ def greedy_app():
 
 
 def test_a_worker_that_has_no_memory_for_one_run_goes_on_with_the_others(make_fleet, greedy_app):
-    """The model hears that its tool has failed; a client that fails ends its run, booked in full."""
+    """The model hears that its tool has failed; a client that never has room ends its run, booked in full."""
     fleet = make_fleet(app=greedy_app)
     worker = fleet.start_worker(concurrency=8, MEMORY=str(4 << 30))
     batch = fleet.submit(8, 3, seconds=0.2)
