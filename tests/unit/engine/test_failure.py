@@ -9,7 +9,7 @@ from agentq.provider.errors import AuthError, RateLimited
 
 
 @pytest.mark.parametrize(
-    ("error", "may"),
+    "error, may",
     [
         (RateLimited("slow down"), True),
         (AuthError("no such key"), False),
