@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Literal
 
 from agentq.engine.workbench import Dispatch
@@ -11,21 +12,21 @@ Delivery = Literal["none", "duplicate", "late", "lost"]
 
 
 class FaultyDispatch:
-    """Sends hints through another dispatch, with one fault: `late` and `lost` are the first of each step."""
+    """Sends hints through another dispatch, with one fault: `late` and `lost` are the first of each step.
 
-    def __init__(self, send: Dispatch, fault: Delivery, *, late_seconds: float) -> None:
+    The first in whichever process: what was sent is remembered in a folder that they share.
+    """
+
+    def __init__(self, send: Dispatch, fault: Delivery, *, late_seconds: float, folder: Path) -> None:
         self._send = send
         self._fault = fault
         self._late_seconds = late_seconds
-        self._seen: set[tuple[str, int]] = set()
+        self._folder = folder
         self._timers: list[threading.Timer] = []
-        self._guard = threading.Lock()
 
     def __call__(self, run_id: str, step: int) -> None:
         """Send the hint of a step, or do to it what this fault does."""
-        with self._guard:
-            first = (run_id, step) not in self._seen
-            self._seen.add((run_id, step))
+        first = self._is_first(run_id, step)
         match self._fault:
             case "duplicate":
                 self._send(run_id, step)
@@ -44,3 +45,10 @@ class FaultyDispatch:
         """Return when all that is late was sent."""
         for timer in self._timers:
             timer.join()
+
+    def _is_first(self, run_id: str, step: int) -> bool:
+        try:
+            (self._folder / f"hint.{run_id}.{step}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True

@@ -69,7 +69,10 @@ def staged(user: AgentQ, ground: Ground, scene: Scene) -> AgentQ:
         # Scripts push their hints past any fault; these go through Celery.
         vars(app)["make_hint"] = no_hint
         vars(app)["dispatch"] = FaultyDispatch(
-            app.dispatch, scene.delivery, late_seconds=LATE_LEASES * ground.lease_seconds
+            app.dispatch,
+            scene.delivery,
+            late_seconds=LATE_LEASES * ground.lease_seconds,
+            folder=Path(scene.folder),
         )
     return app
 
