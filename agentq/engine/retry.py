@@ -238,6 +238,12 @@ def _refused(word: str, what: str) -> Refusal:
     match word:
         case "LIVE":
             return Refusal(f"is {what}: only a run that has ended is retried", "have not ended")
+        case "CANCELLING":
+            return Refusal(
+                f"is of batch {what}, whose cancel has not come to all of its runs: these would go on too",
+                "are of a batch whose cancel has not come to all runs",
+                f"agentq cancel {what} ends the others",
+            )
         case "CHANGED":
             return Refusal("was retried by somebody else meanwhile", "were retried by somebody else")
         case "GONE":

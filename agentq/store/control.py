@@ -59,14 +59,15 @@ class Control:
     def retry_many(self, retrials: Sequence[Retrial]) -> list[tuple[str, str]]:
         """Reopen ended runs; for each a word and what goes with it.
 
-        RETRIED and its step; LIVE and its state; CHANGED (somebody else has retried it); GONE and which part
-        is; ORPHAN and its parent's state, or nothing; MISSING.
+        RETRIED and its step; LIVE and its state; CANCELLING and its batch (it is cancelled and has live rows);
+        CHANGED (somebody else has retried it); GONE and which part is; ORPHAN and its parent's state, or
+        nothing; MISSING.
         """
         calls = [self._retrial(retrial) for retrial in retrials]
         answers: list[tuple[str, str]] = []
         for reply in self._scripts.call_many("run_retry", calls):
             match reply:
-                case [("RETRIED" | "LIVE" | "GONE" | "ORPHAN") as word, what]:
+                case [("RETRIED" | "LIVE" | "CANCELLING" | "GONE" | "ORPHAN") as word, what]:
                     answers.append((word, what))
                 case [("CHANGED" | "MISSING") as word]:
                     answers.append((word, ""))

@@ -371,3 +371,20 @@ def test_what_is_kept_no_longer_in_full_is_not_retried(rig: Rig):
     rig.store.client.delete(rig.store.keys.run(run.id, "msgs"))
     retried = retry_runs(rig.store, [run.id, "run_nobody"], by="ann")
     assert not retried, "its messages are gone, and the model would be asked nothing"
+
+
+def test_a_row_is_retried_once_the_cancel_of_its_batch_has_come_to_all(rig: Rig):
+    rig.agent(Moving(["done", "done"]), look)
+    open_batch(rig.store)
+    first, second = (Run(rig.store, rig.submit(batch="b1", custom_id=name)) for name in ("first", "second"))
+    cancel_run(rig.store, first.id, by="me")
+    rig.store.batches.cancel("b1", "me")  # and who cancels does not live to come to the second
+    with pytest.raises(UsageError, match="batch b1, whose cancel has not come to all of its runs") as refused:
+        first.retry("ann")
+    assert refused.value.hint == "agentq cancel b1 ends the others"
+    Batch(rig.store, "b1").cancel()
+    first.retry("ann")
+    rig.rescue()
+    rig.drain()
+    assert (first.answer, second.stop_reason) == ("done", "cancelled")
+    rig.check()

@@ -96,6 +96,19 @@ def test_a_retried_row_of_a_cancelled_batch_may_be_claimed(store: Store):
     check_invariants(store, ["r1"])
 
 
+def test_a_row_is_not_retried_while_the_cancel_of_its_batch_has_not_come_to_all_rows(store: Store):
+    open_batch(store)
+    submit_run(store, batch="b1", custom_id="x")
+    submit_run(store, "r2", batch="b1", custom_id="y")
+    store.runs.cancel("r1", "ann")
+    store.batches.cancel("b1", "ann")  # and who did it has not lived to end r2
+    with untouched(store):
+        assert retry(store) == ("CANCELLING", "b1")
+    assert store.runs.claim("r2", None, LEASE_MS) is None
+    assert retry(store)[0] == "RETRIED"
+    check_invariants(store, ["r1", "r2"])
+
+
 def test_a_single_run_keeps_its_custom_id(store: Store):
     closed(store)
     assert store.client.ttl(f"{store.keys.prefix}ids:acme:x") > 0

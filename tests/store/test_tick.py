@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from agentq.core.errors import SchemaError
-from agentq.core.records import Delta
+from agentq.core.records import Delta, RunSpec
 from agentq.store import Store
 from agentq.store.watch import Due
 from tests.support.harness import (
+    HELLO,
     LEASE_MS,
     age,
     call,
@@ -138,6 +139,19 @@ def test_a_held_run_of_a_batch_that_was_cancelled_is_queued_to_be_cancelled(stor
     assert store.runs.claim("r1", None, LEASE_MS) is None
     assert state_of(store) == "ended"
     check_invariants(store, ["r1"])
+
+
+def test_a_held_child_of_a_run_that_was_cancelled_is_queued_to_be_cancelled(store: Store):
+    submit_run(store, "parent")
+    child = RunSpec(agent="a", tenant="acme", ancestors=("parent",))
+    store.runs.submit([("r1", child, [HELLO])], heads=["{}"], retention_ms=1)
+    assert store.control.pause_many(["r1"], "ann") == ["HELD"]
+    store.runs.cancel("parent", "test")  # and nobody lives to come to the child
+    age(store, "r1")
+    assert due(store).hints == [("r1", 0)]
+    assert store.runs.claim("r1", None, LEASE_MS) is None
+    assert state_of(store) == "ended"
+    check_invariants(store, ["parent", "r1"])
 
 
 def test_many_held_runs_hide_no_dead_worker_for_long(store: Store):

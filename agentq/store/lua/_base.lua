@@ -63,6 +63,15 @@ local function ancestors_in(scopes)
   return list
 end
 
+-- Whether a run around this one was cancelled: then this one is to be cancelled too.
+local function is_orphan(scopes)
+  for _, ancestor in ipairs(ancestors_in(scopes)) do
+    local a = redis.call('HMGET', run_key(ancestor), 'state', 'stop_reason')
+    if a[1] == 'cancelling' or a[2] == 'cancelled' then return true end
+  end
+  return false
+end
+
 -- The JSON array of texts that are JSON already: one reply instead of many.
 local function json_array(texts) return '[' .. table.concat(texts, ',') .. ']' end
 

@@ -6,7 +6,8 @@
 -- ARGV  1 run id   2 operation id   3 generation that the caller has seen   4 head of the thread   5 messages to keep
 --       6 limit in nano-USD, '-' for none, '' as it was   7 the same in tokens   8 trace event
 --       9 n, then n fields and values of the run's hash
--- REPLY {"RETRIED", step} | {"LIVE", state} | {"CHANGED"} (since the caller has looked) | {"GONE", what is missing}
+-- REPLY {"RETRIED", step} | {"CANCELLING", batch} (it is cancelled and has live rows: with this one they would go on)
+--       | {"LIVE", state} | {"CHANGED"} (since the caller has looked) | {"GONE", what is missing}
 --       | {"ORPHAN", state of the parent or ''} (it is not live) | {"MISSING"}
 local id, op = ARGV[1], ARGV[2]
 local run = run_key(id)
@@ -21,6 +22,9 @@ if keep == 0 or redis.call('LLEN', run .. ':msgs') < keep then return {'GONE', '
 if redis.call('EXISTS', scope_key('run:' .. id)) == 0 then return {'GONE', 'account'} end
 local batch = f[4] ~= '' and P .. 'batch:' .. f[4]
 if batch and redis.call('EXISTS', batch) == 0 then return {'GONE', 'batch'} end
+if batch and redis.call('HEXISTS', batch, 'cancelled') == 1 and redis.call('SCARD', batch .. ':open') > 0 then
+  return {'CANCELLING', f[4]}
+end
 local scopes = scopes_in(f[10])
 if f[7] then
   local state = redis.call('HGET', run_key(f[7]), 'state')

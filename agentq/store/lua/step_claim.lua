@@ -36,12 +36,7 @@ if not replay then
   if state == 'running' or state == 'cancelling' then return {'BUSY'} end
   if state == 'held' then return {'HELD'} end
   if state ~= 'queued' then return {'CLOSED'} end
-  if f[7] then
-    for _, ancestor in ipairs(ancestors_in(scopes_in(redis.call('HGET', run, 'scopes')))) do
-      local a = redis.call('HMGET', run_key(ancestor), 'state', 'stop_reason')
-      if a[1] == 'cancelling' or a[2] == 'cancelled' then return {'ORPHAN'} end
-    end
-  end
+  if f[7] and is_orphan(scopes_in(redis.call('HGET', run, 'scopes'))) then return {'ORPHAN'} end
   local paused = f[10]
   if f[8] and f[8] ~= '' then
     local b = redis.call('HMGET', P .. 'batch:' .. f[8], 'cancelled', 'paused')

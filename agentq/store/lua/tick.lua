@@ -23,13 +23,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
   if f[1] == 'held' then
-    -- Who resumed its batch, or cancelled it, may not have come to this run.
+    -- Who resumed its batch, or cancelled that or a run around it, may not have come to this run.
     local h = redis.call('HMGET', run, 'paused', 'batch', 'scopes')
-    local cancelled = h[2] ~= '' and redis.call('HEXISTS', P .. 'batch:' .. h[2], 'cancelled') == 1
+    local scopes = scopes_in(h[3])
+    local cancelled = is_orphan(scopes) or h[2] ~= '' and redis.call('HEXISTS', P .. 'batch:' .. h[2], 'cancelled') == 1
     if is_paused(h[1], h[2]) and not cancelled then
       redis.call('ZADD', watch, int(now + HELD_LOOK_MS), id)
     else
-      let_go(id, run, scopes_in(h[3]))
+      let_go(id, run, scopes)
       -- Its first hint goes out here, unless it is delayed: then it is due when that is over.
       local delayed = tonumber(f[4] or 0) > now
       f = redis.call('HMGET', run, 'state', 'step', 'hints', 'not_before')
