@@ -59,7 +59,7 @@ class Control:
     def retry_many(self, retrials: Sequence[Retrial]) -> list[tuple[str, str]]:
         """Reopen ended runs; for each a word and what goes with it.
 
-        RETRIED and its step; LIVE and its state; CANCELLING and its batch (it is cancelled and has live rows);
+        RETRIED and its step; LIVE and its state; CANCELLING and its batch (cancelled, with live rows);
         CHANGED (somebody else has retried it); GONE and which part is; ORPHAN and its parent's state, or
         nothing; MISSING.
         """
