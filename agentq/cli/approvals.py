@@ -280,6 +280,8 @@ def _arguments(text: str) -> Mapping[str, Any]:
         raise UsageError(
             f"{where}: not JSON: {said}", hint="""give an object: '{"order_id": "1001"}', or @FILE"""
         ) from None
+    except ValueError as error:  # a number with more digits than Python reads
+        raise UsageError(f"{where}: cannot be read: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: nested too deeply") from None
     if not isinstance(parsed, dict):

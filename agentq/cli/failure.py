@@ -50,6 +50,10 @@ def report(error: BaseException, *, verbose: bool, color: bool | None = None) ->
             say(str(error), error.hint)
             _trace(error, verbose)
             return error.exit_code
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        say("a word of this command is no UTF-8 text: there is nothing of that name")
+        _trace(error, verbose)
+        return USAGE
     if is_unreachable(error):
         first_line = str(error).strip().partition("\n")[0]
         say(f"the server cannot be reached: {first_line or type(error).__name__}", "agentq doctor checks it")

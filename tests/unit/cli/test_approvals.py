@@ -279,6 +279,7 @@ def test_which_calls_are_meant_is_said_in_one_way(store: Store, args: list[str])
         ),
         ("[1]", "--arguments: the arguments must be a JSON object, not [1]"),
         ("[" * 100_000, "--arguments: nested too deeply"),
+        ('{"order": ' + "9" * 5_000 + "}", "--arguments: cannot be read: Exceeds the limit (4300 digits)"),
         ("@nofile", "nofile cannot be read: No such file or directory"),
         ("@bad.json", "bad.json: not JSON: expecting value at line 2, column 1"),
         ('{"n": NaN}', "the arguments for cancel_order are no JSON"),

@@ -84,6 +84,7 @@ def test_verbs_that_need_the_app_say_so(verb: str) -> None:
         (ConflictError("no"), 2),
         (UnavailableError("no"), 7),
         (RedisConnectionError("no"), 7),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), 2),
         (StoreError("no"), 1),
         (RuntimeError("no"), 1),
         (KeyboardInterrupt(), 130),
