@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tests.mutants.chaos import CHAOS
 from tests.mutants.ledger import LEDGER
 from tests.mutants.runs import RUNS
 
-MUTANTS = (*LEDGER, *RUNS)
+MUTANTS = (*LEDGER, *RUNS, *CHAOS)
