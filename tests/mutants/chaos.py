@@ -1,4 +1,4 @@
-"""Bugs that `make chaos` must find by itself: real workers that are killed and frozen, and what must hold afterwards."""
+"""Bugs that `make chaos` must find by itself, with real workers that are killed and frozen."""
 
 from __future__ import annotations
 
