@@ -263,7 +263,7 @@ RUNS = (
     ),
     Mutant(
         "a cancel does not raise the fence",
-        f"{LUA}/run_cancel.lua",
+        f"{LUA}/_cancelling.lua",
         "'fence', int(fence_int(fence) + 1) .. '-' .. fence_nonce(fence))",
         "'fence', fence)",
         ("tests/store/test_run_cancel.py",),

@@ -6,6 +6,7 @@ from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta
 from agentq.engine.cancel import cancel_batch, cancel_run
 from agentq.store import Store
+from agentq.store.runs import CANCELS
 from tests.support.harness import (
     LEASE_MS,
     age,
@@ -110,3 +111,19 @@ def test_time_in_the_queue_is_not_the_run_s(store: Store):
     record = store.runs.read("r1")
     assert record is not None
     assert record.seconds_ms == 7
+
+
+def test_many_are_cancelled_each_as_one_would_be(store: Store):
+    names = [f"r{number}" for number in range(2 * CANCELS + 1)]
+    for name in names:
+        submit_run(store, name)
+    claim_run(store, "r1")
+    store.runs.commit_end(claim_run(store, "r2").lease, Delta("{}"), None, StopReason.FINISHED)
+    answers = store.runs.cancel_many([*names, "r9999"], "me")
+    found = dict(zip([*names, "r9999"], answers, strict=True))
+    assert found.pop("r1") == ("CANCELLING", "step 1, in its model call")
+    assert (found.pop("r2"), found.pop("r9999")) == (("ENDED", ""), ("MISSING", ""))
+    assert set(found.values()) == {("CANCELLED", "")}
+    assert len(found) == len(names) - 2
+    assert twice(store, "runs_cancel", "me", 2, "r0", "r2") == [["CANCELLED"], ["ENDED", "finished"]]
+    check_invariants(store, names)
