@@ -95,7 +95,7 @@ class Background:
         for rescue in rescue_due(
             store.watch, store.ledger, bench.dispatch, lease_ms=bench.lease_ms, room=room
         ):
-            if rescue.verdict in {"RESCUED", "ENDED"}:
+            if rescue.verdict in {"RESCUED", "SUSPECT", "ENDED"}:
                 log.warning(
                     "tick verdict=%s run=%s step=%s reason=%s",
                     rescue.verdict,

@@ -16,6 +16,7 @@ from agentq import AgentQ
 from agentq.core.errors import SchemaError, UsageError
 from agentq.worker.background import Background
 from agentq.worker.embedded import EmbeddedServer
+from tests.support.harness import age, claim_run, steady, submit_run
 
 
 @pytest.fixture
@@ -73,3 +74,20 @@ def test_a_worker_that_is_older_than_the_state_stops_as_if_it_were_told_to_and_s
         background.heartbeat()
     assert sent == [(os.getpid(), signal.SIGTERM)]
     assert caplog.messages == [f"this worker stops by itself: {SchemaError(9)}; {SchemaError(9).hint}"]
+
+
+@pytest.mark.parametrize("deaths, verdict", [(0, "RESCUED"), (1, "SUSPECT"), (4, "ENDED")])
+def test_each_step_that_is_taken_from_a_dead_worker_is_in_the_log(
+    server: EmbeddedServer, namespace: str, caplog: pytest.LogCaptureFixture, deaths: int, verdict: str
+):
+    app = AgentQ("t", redis_url=server.url, namespace=namespace)
+    store = app.store
+    submit_run(store)
+    store.client.hset(store.keys.run("r1"), "deaths", deaths)
+    claim_run(store)
+    steady(store)
+    age(store, "r1")
+    with caplog.at_level(logging.WARNING, "agentq.worker"):
+        Background(app.bench, tick_seconds=60, slots=1).tick()
+    (said,) = caplog.messages
+    assert said.startswith(f"tick verdict={verdict} run=r1 ")
