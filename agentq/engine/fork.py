@@ -10,13 +10,16 @@ from agentq.agent.budgets import Spend
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.core.errors import UsageError
 from agentq.core.ids import new_run_id
-from agentq.core.records import Decision, RunRecord
+from agentq.core.records import Decision, Reopening, RunRecord, ThreadParts
 from agentq.engine.retry import NewBudgets, budgets_now, checked_budgets
 from agentq.engine.snapshot import RETRIED, decode_event, encode_event, encode_head, encode_message
 from agentq.provider.types import Message, Role, ToolCall, Usage
 from agentq.store.connect import Store
 from agentq.tools import ToolRegistry, call_signature
 from agentq.tools.result import REFUSALS
+
+_READS = 10
+"""How often a run is read until it has not gone on meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,22 @@ def calls_after(store: Store, run_id: str, step: int, tools: ToolRegistry | None
     return found
 
 
+def _read(store: Store, run_id: str) -> tuple[RunRecord, ThreadParts, Reopening]:
+    """A run with its thread and where that ends, all of the same instant although it may be at work."""
+    for _ in range(_READS):
+        record, parts = store.runs.read(run_id), store.runs.parts(run_id)
+        (reopening,) = store.control.reopenings([run_id])
+        if record is None or parts is None or reopening is None:
+            raise UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
+        if parts.head == reopening.last:  # each step that is committed changes it
+            return record, parts, reopening
+    raise UsageError(
+        f"run {run_id} goes on faster than it can be read", hint=f"agentq pause {run_id} holds it"
+    )
+
+
 def _past(store: Store, run_id: str, step: int) -> _Past:
-    record, parts = store.runs.read(run_id), store.runs.parts(run_id)
-    (reopening,) = store.control.reopenings([run_id])
-    if record is None or parts is None or reopening is None:
-        raise UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
+    record, parts, reopening = _read(store, run_id)
     messages = [Message.from_dict(data) for data in json.loads(parts.messages)][: reopening.messages]
     steps = json.loads(reopening.head).get("step", 0)
     replies = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]

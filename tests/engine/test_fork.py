@@ -11,7 +11,7 @@ from agentq.app import Run
 from agentq.core.errors import UsageError
 from agentq.core.failpoints import FailpointError
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import RunSpec
+from agentq.core.records import RunSpec, ThreadParts
 from agentq.engine.fork import MadeCall
 from agentq.provider.types import Role
 from agentq.store.approvals import Wanted
@@ -224,4 +224,26 @@ def test_a_call_that_a_person_has_changed_is_kept_as_it_was_made(rig: Rig):
     work(rig, new)
     assert (new.answer, shop.sold) == ("new", ["b"])
     assert [m.role for m in new.thread().messages].count(Role.TOOL) == 2
+    rig.check()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_run_that_goes_on_while_it_is_read_is_parted_where_its_steps_end(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, steps: int
+):
+    rig.agent(Moody([*LOOKS, "done"]), look, budgets=FREE)
+    run = Run(rig.store, rig.submit())
+    for _ in range(steps):
+        rig.step()
+    read = rig.store.runs.parts
+
+    def meanwhile(run_id: str) -> ThreadParts | None:
+        parts = read(run_id)
+        monkeypatch.undo()
+        rig.step()
+        return parts
+
+    monkeypatch.setattr(rig.store.runs, "parts", meanwhile)
+    new = forked(rig, run, 1)
+    assert new.thread().messages == run.thread().messages[:3]
     rig.check()
