@@ -108,8 +108,12 @@ def _claimed(claim: Claim, kept: Snapshot | None, *, bench: Workbench, sent_at: 
 
 
 def _left_to_others(claim: Claim, bench: Workbench, why: str) -> None:
-    """Give a step back that this worker cannot do, and have the run say what it waits for."""
-    bench.store.runs.release(claim.lease, delay_ms=spread(OTHER_WORKER_DELAY_MS), note=why)
+    """Give a step back that this worker cannot do, and have the run say what it waits for.
+
+    It may wait for days, and be given back every few seconds: none of that is its time.
+    """
+    delay_ms = spread(OTHER_WORKER_DELAY_MS)
+    bench.store.runs.release(claim.lease, delay_ms=delay_ms, note=why, spent_ms=claim.spent_ms)
 
 
 def _budgets(claim: Claim) -> Budgets:

@@ -416,6 +416,7 @@ class Runs(RunReads):
         head: str | None = None,
         scope: str = "",
         note: str = "",
+        spent_ms: int | None = None,
     ) -> Answer:
         """Give the step back without progress: claimable at once, or after `delay_ms`.
 
@@ -427,6 +428,7 @@ class Runs(RunReads):
             head: a new head of the thread, when something was decided nevertheless.
             scope: the scope that stopped the run, when its closing turn is still to come.
             note: what the run waits for, in place of the last error.
+            spent_ms: the run's time inside steps, where this step is not to count.
         """
         closing = settlement or _NOTHING_TO_CLOSE
         fields: list[Arg] = [] if head is None else ["head", head]
@@ -434,6 +436,8 @@ class Runs(RunReads):
             fields += ["stop_scope", scope]
         if note:
             fields += ["error", note]
+        if spent_ms is not None:
+            fields += ["ms", spent_ms]
         if failed is not None:
             fields += ["error", failed.message, "unclear", failed.unclear]
         reply = self._scripts.call(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agentq.core.failpoints import FailpointError
+from agentq.core.records import Claim
 from agentq.provider.errors import RateLimited
 from agentq.provider.types import Role
 from agentq.tools import tool
@@ -74,6 +75,23 @@ def test_a_pinned_run_is_left_to_a_worker_that_has_the_old_one_and_costs_nothing
     rig.agent(Moody([LOOK, "done"]), look, on_change="pin")
     record = finish_or_fail(rig, run)
     assert (record.stop_reason, record.last_error, changes(rig, run)) == ("finished", None, [])
+    rig.check()
+
+
+def test_the_time_for_which_a_run_is_left_to_others_is_not_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    run, _ = after_one_step(rig, on_change="pin")
+    spent, claim = rig.record(run).seconds_ms, rig.store.runs.claim
+
+    def long_ago(*args: Any, **options: Any) -> Claim | None:
+        claimed = claim(*args, **options)
+        rig.store.client.hset(rig.store.keys.run(run), "claimed", 1)
+        return claimed
+
+    monkeypatch.setattr(rig.store.runs, "claim", long_ago)
+    rig.drain()
+    record = rig.record(run)
+    assert (record.state, record.seconds_ms) == ("queued", spent)
+    assert record.last_error is not None
     rig.check()
 
 
