@@ -172,7 +172,8 @@ def test_exit_codes_of_a_batch(desk: Desk) -> None:
 
 def test_leaving_a_watch_cancels_nothing(desk: Desk) -> None:
     desk.up()
-    desk.type("submit", desk.rows("long", [nap(2), "done"]), "--agent", "helper")
+    # Long enough for a watch that starts on a machine with other things to do.
+    desk.type("submit", desk.rows("long", [nap(9), "done"]), "--agent", "helper")
     watch = ProcessGroup([sys.executable, "-m", "agentq.cli", "watch", "long"], cwd=desk.folder, env=desk.env)
     try:
         wait_until(lambda: "0 of 1 ended" in watch.output, "the watch to say something", 20)
