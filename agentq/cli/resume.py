@@ -8,6 +8,7 @@ from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.target import Chosen, choose, confirm, target_options
 from agentq.core.errors import UsageError
+from agentq.core.lifecycle import RunState
 
 if TYPE_CHECKING:
     from agentq.cli.session import Session
@@ -29,12 +30,15 @@ def command(session: Session, target: tuple[str, ...], filters: tuple[str, ...],
         record = found.record()
         if not record.state.is_live:
             raise UsageError(f"run {found.id} has ended", hint=f"agentq retry {found.id} reopens it")
+        if record.state is RunState.CANCELLING:
+            raise UsageError(f"run {found.id} is being cancelled")
         resumed = resume_runs(app.store, [found.id])["RESUMED"]
         if not resumed:
             raise UsageError(
                 f"run {found.id} is held by the pause of its batch", hint=f"agentq resume {record.spec.batch}"
             )
-        _say(session, found.id, resumed, f"{found.id} goes on")
+        paused = record.paused is not None or record.state is RunState.HELD
+        _say(session, found.id, int(paused), f"{found.id} {'goes on' if paused else 'was not paused'}")
     elif isinstance(found, Chosen):
         if found.runs:
             confirm(session, "resume", len(found.runs), found.name, yes=yes)

@@ -67,6 +67,7 @@ def test_a_run_is_paused_and_resumed_without_a_question(store: Store):
     assert "paused by ann: agentq resume run_1 lets it go on" in typed("show", "run_1").stdout
     assert json.loads(typed("show", "run_1", "--json").stdout)["paused_by"] == "ann"
     assert typed("resume", "run_1").stdout == "run_1 goes on\n"
+    assert typed("resume", "run_1").stdout == "run_1 was not paused\n"
     claim_run(store, "run_1")
     told = json.loads(typed("pause", "run_1", "--json").stdout)
     assert told == {"target": "run_1", "held": 0, "pausing": 1}
@@ -78,6 +79,14 @@ def test_what_has_ended_is_not_paused_and_says_what_to_type_when_it_is_resumed(s
     assert "run run_1 is ended" in typed("pause", "run_1", code=2).stderr
     assert "agentq retry run_1 reopens it" in typed("resume", "run_1", code=2).stderr
     assert typed("cancel", "run_1").stdout == "run_1 had already ended\n"
+
+
+def test_what_is_being_cancelled_is_neither_paused_nor_resumed(store: Store):
+    one(store)
+    claim_run(store, "run_1")
+    typed("cancel", "run_1")
+    assert "run run_1 is cancelling" in typed("pause", "run_1", code=2).stderr
+    assert "run run_1 is being cancelled" in typed("resume", "run_1", code=2).stderr
 
 
 def test_a_batch_says_who_paused_it_and_its_runs_that_they_are_held_by_it(store: Store):
