@@ -255,6 +255,20 @@ RUNS = (
         (f"{CONTROL}::test_a_held_run_keeps_its_escrow_and_gives_it_back_when_it_is_cancelled",),
     ),
     Mutant(
+        "the audit takes a held run's escrow for one at work",
+        f"{LUA}/_reservations.lua",
+        "state == 'waiting' or state == 'held' end",
+        "state == 'waiting' end",
+        ("tests/store/test_audit.py",),
+    ),
+    Mutant(
+        "a held child of a cancelled run stays held",
+        f"{LUA}/tick.lua",
+        "is_orphan(scopes) or ",
+        "",
+        (TICK,),
+    ),
+    Mutant(
         "who lets a batch go on lets go what was paused by itself",
         f"{LUA}/run_resume.lua",
         "\nelseif f[5] then return {'HELD', 'run'} end",
@@ -281,6 +295,20 @@ RUNS = (
         "for _, part in ipairs(RUN_PARTS) do redis.call('PERSIST', run .. part) end\n",
         "",
         (f"{RETRY}::test_a_run_that_its_steps_have_stopped_goes_on_with_more_from_before_its_closing_turn",),
+    ),
+    Mutant(
+        "a retry lets the rows of a cancelled batch go on",
+        f"{LUA}/run_retry.lua",
+        "  return {'CANCELLING', f[4]}\n",
+        "",
+        ("tests/store/test_run_retry.py",),
+    ),
+    Mutant(
+        "a fork takes the run as it is read",
+        "agentq/engine/fork.py",
+        "        if parts.head == reopening.last:  # each step that is committed changes it\n",
+        "        if parts.head:\n",
+        ("tests/engine/test_fork.py",),
     ),
     Mutant(
         "a retry leaves the run counted as ended",
