@@ -93,7 +93,12 @@ def _deciding(name: str) -> Callable[[Callable[..., None]], click.Command]:
     options = (
         click.argument("ids", nargs=-1, metavar="[ID]..."),
         click.option("--all", "everything", is_flag=True, help="All calls that wait."),
-        click.option("--where", multiple=True, metavar="WHERE", help="All calls that wait and are meant."),
+        click.option(
+            "--where",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="All calls that wait and of which all this holds. Further KEY=VALUE may follow it.",
+        ),
         click.option("--by", metavar="NAME", help="Who decides; else user@host."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask first (--all and --where do)."),
     )
@@ -143,6 +148,9 @@ class _Decision:
         by: str | None,
         yes: bool,
     ) -> None:
+        if where:  # further terms may follow the first one
+            where += tuple(word for word in ids if "=" in word)
+            ids = tuple(word for word in ids if "=" not in word)
         if bool(ids) + everything + bool(where) != 1:
             raise UsageError(
                 "say which calls: some IDs, --where, or --all, and only one of them",

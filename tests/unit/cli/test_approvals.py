@@ -369,3 +369,12 @@ def test_many_are_decided_from_python_by_what_they_are(store: Store, app: AgentQ
     assert app.deny_all(None, by="ann", reason="no").decided == 1
     assert decided(store, "run_x") == ("deny", "ann", "no")
     assert app.approve_all(None, by="ann").decided == 0
+
+
+def test_where_takes_the_terms_that_follow_it_as_the_other_verbs_do(store: Store) -> None:
+    open_batch(store)
+    wait(store, "run_a", "c1", batch="b1")
+    wait(store, "run_b", "c1", batch="b1")
+    assert typed("approve", "-y", "--where", "batch=b1", "custom_id=t-run_b").stdout == "1 call approved\n"
+    assert [state_of(store, name) for name in ("run_a", "run_b")] == ["waiting", "queued"]
+    assert "only one of them" in typed("deny", "-y", "--where", "batch=b1", "run_a", code=2).stderr
