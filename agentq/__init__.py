@@ -2,16 +2,16 @@
 
     from agentq import AgentQ, Budgets, CallContext, tool
 
-`AgentQ` is loaded when it is asked for, so that `import agentq.agent` needs no Celery.
+Each name is loaded when it is asked for: `import agentq.agent` needs no Celery, and `agentq` starts at once.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentq.agent import Agent, Budgets, LoopDetector, StopReason, Thread
-from agentq.tools import CallContext, tool
-
 if TYPE_CHECKING:
+    from agentq.agent import Agent, Budgets, LoopDetector, StopReason, Thread
     from agentq.app import AgentQ, Batch, Result, Run
+    from agentq.tools import CallContext, tool
 
 __version__ = "0.1.0"
 
@@ -31,9 +31,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in {"AgentQ", "Batch", "Result", "Run"}:
-        import agentq.app
+_HOMES = {
+    "agentq.agent": ("Agent", "Budgets", "LoopDetector", "StopReason", "Thread"),
+    "agentq.app": ("AgentQ", "Batch", "Result", "Run"),
+    "agentq.tools": ("CallContext", "tool"),
+}
 
-        return getattr(agentq.app, name)
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'agentq' has no attribute {name!r}")

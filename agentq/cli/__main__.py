@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from agentq.cli.group import main
+from agentq.cli import main
 
 main()

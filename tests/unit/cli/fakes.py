@@ -10,7 +10,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from agentq.app.result import Result as RunResult
-from agentq.cli import main
+from agentq.cli.group import main
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Account, BatchRecord, Parked, RunRecord, RunSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -30,7 +31,7 @@ def test_help_names_every_verb_and_every_verb_explains_itself() -> None:
 def test_help_imports_no_verb_and_neither_celery_nor_redis() -> None:
     code = (
         "import sys\n"
-        "from agentq.cli import main\n"
+        "from agentq.cli.group import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'celery', 'redis', 'rich', 'agentq.app', 'agentq.cli.submit'} & set(sys.modules)\n"
@@ -214,3 +215,36 @@ def test_a_verb_that_needs_a_server_only_does_not_import_the_app_of_up(tmp_path,
         hold.write(up)
         assert invoke("batches").exit_code == 7
         assert "there is no module" in invoke("run", "a", "text").stderr
+
+
+@pytest.mark.parametrize("package", ["click", "agentq.cli.batches"])
+def test_an_interrupt_while_it_is_being_imported_is_one_word_at_most(tmp_path, package: str) -> None:
+    """Python raises KeyboardInterrupt within the import of this package."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {package!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+    )
+    for entry in (["-m", "agentq.cli"], ["-c", "import sys; from agentq.cli import main; sys.exit(main())"]):
+        done = subprocess.run(
+            [sys.executable, *entry, "batches"],
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 130
+        assert done.stderr in {"interrupted\n", ""}
+
+
+@pytest.mark.parametrize("verb", ["worker", "up"])
+def test_a_crash_point_that_there_is_not_is_refused_before_a_worker_starts(
+    app: FakeApp, monkeypatch, verb: str
+) -> None:
+    monkeypatch.setenv("AGENTQ_FAILPOINTS", "nope=kill")
+    refused = invoke(verb)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: AGENTQ_FAILPOINTS: there is no crash point 'nope'\n")
