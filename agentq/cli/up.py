@@ -16,6 +16,7 @@ from agentq.cli.childlog import child_log, worker_env
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.core.errors import UsageError
+from agentq.core.failpoints import check_failpoints
 from agentq.worker.upfile import UpFile, UpState
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def command(session: Session, workers: int, concurrency: int | None, flower: boo
     from agentq.worker.drain import LEAVE_SECONDS
     from agentq.worker.supervisor import supervise
 
+    check_failpoints()
     app = session.user_app("up")
     home = Path(app.settings.home)
     if flower:

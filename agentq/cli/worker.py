@@ -8,6 +8,7 @@ import click
 
 from agentq.cli.childlog import child_log, worker_env
 from agentq.cli.globals import verb
+from agentq.core.failpoints import check_failpoints
 
 if TYPE_CHECKING:
     from agentq.cli.session import Session
@@ -29,6 +30,7 @@ def command(session: Session, concurrency: int | None, name: str, pool: str) -> 
     from agentq.worker.drain import LEAVE_SECONDS
     from agentq.worker.supervisor import Child, supervise
 
+    check_failpoints()
     session.user_app("worker")
     app = session.server_app()
     app.ping_broker()
