@@ -79,7 +79,10 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         if session.console.json:
             session.console.document({"target": found.id, "retried": 1, "refused": {}})
         else:
-            session.console.out(f"{found.id} goes on from step {found.record().steps + 1}")
+            record = found.record()
+            calls = record.phase == "tools"  # their reply is committed and paid
+            at = f"with the calls of step {record.steps}" if calls else f"from step {record.steps + 1}"
+            session.console.out(f"{found.id} goes on {at}")
     elif isinstance(found, Chosen):
         from agentq.engine.retry import retry_runs
 

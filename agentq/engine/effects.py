@@ -176,9 +176,7 @@ class StepJournal:
         decision = self._decisions.get(call.id)
         if decision is None or not decision.arguments or result.suspended:
             return result
-        note = (
-            f"[A person has changed this call before it was made. Its arguments were: {decision.arguments}]"
-        )
+        note = f"[A person has changed this call. It was made with these arguments: {decision.arguments}]"
         return replace(result, content=f"{note}\n{result.content}")
 
 

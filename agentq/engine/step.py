@@ -89,7 +89,7 @@ def _claimed(claim: Claim, kept: Snapshot | None, *, bench: Workbench, sent_at: 
         log.warning("agent_unknown run=%s agent=%s", run_id, claim.spec.agent)
         _left_to_others(claim, bench, f"waits for a worker that knows agent {claim.spec.agent!r}")
         return
-    if agent.on_change == "pin" and claim.definition not in ("", agent.definition):
+    if agent.on_change == "pin" and has_begun(claim) and claim.definition not in ("", agent.definition):
         log.info("definition_pinned run=%s agent=%s run_has=%s", run_id, agent.name, claim.definition)
         _left_to_others(
             claim, bench, f"waits for a worker with agent {agent.name!r} as of {claim.definition}"
@@ -105,6 +105,11 @@ def _claimed(claim: Claim, kept: Snapshot | None, *, bench: Workbench, sent_at: 
         except Exception as error:
             log.exception("step_failed run=%s step=%d", run_id, claim.lease.step)
             at_work.broke(error)
+
+
+def has_begun(claim: Claim) -> bool:
+    """Whether a worker has made anything of the run: a reply of it was committed."""
+    return claim.lease.step > 0 or claim.phase == "tools"
 
 
 def _left_to_others(claim: Claim, bench: Workbench, why: str) -> None:
@@ -196,8 +201,10 @@ class Step:
         definition = self.agent.definition
         if self.claim.definition in ("", definition):
             return
-        self.thread.record("definition_changed", f"{self.claim.definition} to {definition}")
         self.fields["definition"] = definition
+        if not has_begun(self.claim):
+            return  # whoever submitted it knew another one, and nothing was made of that
+        self.thread.record("definition_changed", f"{self.claim.definition} to {definition}")
         if self.agent.on_change == "finish" and self.thread.closing in (None, StopReason.CANCELLED):
             self.thread.closing = StopReason.CANCELLED
             self.fields["stop_detail"] = "definition_changed"

@@ -148,7 +148,7 @@ def test_edited_arguments_are_made_kept_and_told_and_the_thread_keeps_what_the_m
     thread = rig.thread(run)
     assert thread.messages[1].tool_calls[0].arguments == ARGUMENTS
     first, second = results(rig, run)
-    assert first["content"].startswith("[A person has changed this call before it was made.")
+    assert first["content"].startswith("[A person has changed this call. It was made with these arguments: ")
     assert edited in first["content"]
     assert second["content"] == "refund 2"
     assert ("approve", "refund by ann, with other arguments") in trace(rig, run)

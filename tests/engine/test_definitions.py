@@ -187,3 +187,14 @@ def test_a_run_from_before_there_were_definitions_goes_on(rig: Rig, word: Any):
     rig.drain()
     assert rig.record(run).stop_reason == "finished"
     rig.check()
+
+
+@pytest.mark.parametrize("on_change", ["continue", "pin", "finish"])
+def test_a_run_that_nobody_has_begun_has_met_nothing_whatever_its_submitter_knew(rig: Rig, on_change: Any):
+    old = rig.agent(Moody(["done"]), look).definition
+    run = rig.submit()
+    new = rig.agent(Moody([LOOK, "done"]), look, system="Be brief.", on_change=on_change).definition
+    assert old != new
+    assert finish_or_fail(rig, run).stop_reason == "finished"
+    assert (met(rig, run), changes(rig, run)) == (new, [])
+    rig.check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from agentq.core.records import Delta, Settlement
 from agentq.store import Store
 from agentq.store.effects import Effect
@@ -264,4 +266,17 @@ def test_a_wait_that_is_over_is_told_where_the_agent_says_so(store: Store):
     claim = claim_run(store)
     assert (claim.phase, claim.decisions["c1"].verdict) == ("tools", "expired")
     assert not {"pending", "on_expired", "deadline"} & set(dump(store)["run:r1"][0])
+    check_invariants(store, ["r1"])
+
+
+def test_what_befell_a_run_is_in_its_trace(store: Store):
+    submit_run(store)
+    claim_run(store)
+    assert die(store) == ["RESCUED", "0"]
+    store.runs.cancel("r1", "ann")
+    kinds = [json.loads(text)[:4] for text in store.runs.trace("r1")]
+    assert kinds == [
+        ["rescued", "the process was lost in step 1, in its model call", 0, 1],
+        ["cancelled", "cancelled by ann, before step 1", 1, 1],
+    ]
     check_invariants(store, ["r1"])

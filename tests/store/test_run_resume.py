@@ -36,15 +36,17 @@ def test_a_pause_that_did_not_hold_yet_is_taken_back(store: Store):
     check_invariants(store, ["r1"])
 
 
-def test_a_run_whose_batch_is_paused_stays_held_and_its_own_pause_is_gone(store: Store):
+def test_a_run_whose_batch_is_paused_stays_held_and_its_own_pause_stays_too(store: Store):
     open_batch(store)
     submit_run(store, batch="b1")
     store.control.pause_many(["r1"], "ann")
     store.batches.pause("b1", "ann")
-    assert twice(store, "run_resume", "r1", 1) == ["HELD", "batch"]
-    assert state_of(store) == "held"
+    with untouched(store):
+        assert twice(store, "run_resume", "r1", 1) == ["HELD", "batch"]
     store.batches.resume("b1")
-    assert twice(store, "run_resume", "r1", 0) == ["RESUMED"]
+    assert twice(store, "run_resume", "r1", 0) == ["HELD", "run"]
+    assert state_of(store) == "held"
+    assert twice(store, "run_resume", "r1", 1) == ["RESUMED"]
     assert state_of(store) == "queued"
     check_invariants(store, ["r1"])
 

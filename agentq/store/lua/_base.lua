@@ -89,6 +89,11 @@ local function announce(event)
   redis.call('LTRIM', P .. 'events', -1000, -1)
 end
 
+-- Something that befell a run, and no step of it: its trace has it too. The step is counted from 1.
+local function trace(run, kind, detail, ok, step)
+  redis.call('RPUSH', run .. ':trace', cjson.encode({kind, detail, ok, tonumber(step) + 1, now_ms()}))
+end
+
 -- The first script of a namespace opens its ledger. A reserve without one is refused.
 local function open_ledger() redis.call('HSETNX', LEDGER, 'born', int(now_ms())) end
 

@@ -10,6 +10,7 @@ local function cancelled(id, by)
   end
   if state == 'cancelling' then return {'CANCELLING', f[6] or ''} end
   local where = place_of(run, state, f[4], f[5])
+  trace(run, 'cancelled', by .. ', ' .. where, 1, f[4])
   if state == 'running' then
     redis.call('HSET', run, 'state', 'cancelling', 'stop_detail', by, 'stopped_at', where,
       'fence', int(fence_int(fence) + 1) .. '-' .. fence_nonce(fence))

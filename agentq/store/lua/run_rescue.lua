@@ -59,11 +59,13 @@ if state == 'cancelling' then
 end
 local deaths = (tonumber(f[3]) or 0) + 1
 redis.call('HINCRBY', run, 'rescues', 1)
+local where = place_of(run, state, f[2], redis.call('HGET', run, 'phase'))
+trace(run, 'rescued', 'the process was lost in ' .. where, 0, f[2])
 -- Only who dies as a suspect, with no other one in its process, is taken for what kills it: the third time, since a process
 -- may be killed from outside, or by a step beside it that is no suspect yet.
 if f[9] and deaths >= DEATHS_MAX then
   end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths), 'stop_detail',
-    'the process died ' .. int(deaths) .. ' times in ' .. place_of(run, state, f[2], redis.call('HGET', run, 'phase'))})
+    'the process died ' .. int(deaths) .. ' times in ' .. where})
   return {'ENDED', 'attempts_exhausted'}
 end
 forfeit_open(id, run, scopes_in(f[4]))

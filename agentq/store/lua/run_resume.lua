@@ -11,9 +11,9 @@ local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes', 'batch', 'paused')
 if not f[1] then return {'MISSING'} end
 if f[1] == 'ended' then return {'ENDED', f[2]} end
+if is_paused(false, f[4]) then return {'HELD', 'batch'} end
 if ARGV[2] == '1' then redis.call('HDEL', run, 'paused')
 elseif f[5] then return {'HELD', 'run'} end
-if is_paused(false, f[4]) then return {'HELD', 'batch'} end
 if f[1] ~= 'held' then return {'RESUMED'} end
 let_go(id, run, scopes_in(f[3]))
 return {'RESUMED'}
