@@ -79,7 +79,7 @@ def _print_violations(console: Console, report: Report, again: str) -> None:
             where = f" · {violation.run}" if violation.run else ""
             console.out(f"{name}{where} · {violation.invariant}: {violation.sentence}")
         console.out(f"  {again} --only '{name}'")
-        console.out(f"  its logs: {report.folder}/{name.replace('/', '-').replace('#', '-')}")
+        console.out(f"  its logs: {outcome.folder}")
     if len(failed) > SHOWN:
         console.out(f"… and {plural(len(failed) - SHOWN, 'case')} more; --json lists all")
 

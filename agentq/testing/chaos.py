@@ -59,6 +59,10 @@ class Outcome:
     case: Case
     seconds: float
     violations: list[Violation]
+    folder: Path
+    """Where the logs of its processes are."""
+    untested: bool = False
+    """Whether nobody came to the crash, and nothing else is wrong: the machine may have been too busy."""
 
 
 @dataclass(slots=True)
@@ -125,14 +129,16 @@ def run_chaos(
             if begin is not None:
                 begin(len(cases))
             order = sorted(cases, key=lambda case: case.fault not in _LONGEST)
-            with _pool(jobs, stage) as pool:
-                for done in as_completed([pool.submit(stage.outcome, case, undisturbed) for case in order]):
-                    report.outcomes.append(done.result())
-                    if progress is not None:
-                        progress(report.outcomes[-1])
+
+            def over(outcome: Outcome) -> None:
+                report.outcomes.append(outcome)
+                if progress is not None:
+                    progress(outcome)
+
+            _play_all(stage, order, undisturbed, jobs, over)
         report.outcomes.sort(key=lambda outcome: cases.index(outcome.case))
         if missed := _missed(passed, undisturbed):
-            report.outcomes.insert(0, Outcome(UNDISTURBED[0], 0.0, missed))
+            report.outcomes.insert(0, Outcome(UNDISTURBED[0], 0.0, missed, stage.folder(UNDISTURBED[0])))
         report.folder = folder if report.violations else None
     finally:
         if report.folder is None:
@@ -152,11 +158,16 @@ class _Stage:
         self.stopping = Event()
         """Set when somebody wants no more of it: what is being played is broken off."""
 
-    def _play(self, case: Case) -> Played:
+    def folder(self, case: Case, *, again: bool = False) -> Path:
+        """What the processes of a case write down is here; when it is played again, in another folder."""
         slug = case.name.replace("/", "-").replace("#", "-")
+        return Path(self._ground.folder) / (f"{slug}-again" if again else slug)
+
+    def _play(self, case: Case, *, again: bool = False) -> Played:
+        folder = self.folder(case, again=again)
         scene = Scene(
-            namespace=f"chaos-{slug}",
-            folder=f"{self._ground.folder}/{slug}",
+            namespace=f"chaos-{folder.name}",
+            folder=str(folder),
             delivery=case.delivery,
             pace=case.pace,
         )
@@ -194,16 +205,44 @@ class _Stage:
             passed += Counter(counted)
         return facts, passed
 
-    def outcome(self, case: Case, undisturbed: Facts) -> Outcome:
-        """Play one case and look at what it has left behind."""
-        played = self._play(case)
+    def outcome(self, case: Case, undisturbed: Facts, *, again: bool = False) -> Outcome:
+        """Play one case and look at what it has left behind. `again`: it was played before."""
+        played = self._play(case, again=again)
         if played.trouble:
             found = [Violation(case.name, "", "end", played.trouble)]
         else:
             found = judge(played, facts_of(played, self._ground, self._app), undisturbed)
-        if not played.reached and not found:
-            found = [Violation(case.name, "", "end", "no process came to its crash: nothing was tested")]
-        return Outcome(case, played.seconds, found)
+        nobody_came = not played.reached and not found
+        if nobody_came:
+            sentence = (
+                f"no process came to its crash, so nothing was tested: "
+                f"try --only {case.name!r} with fewer --jobs"
+            )
+            found = [Violation(case.name, "", "end", sentence)]
+        folder = Path(played.scene.folder)
+        return Outcome(case, played.seconds, found, folder, untested=nobody_came or played.idle)
+
+
+def _play_all(
+    stage: _Stage, cases: Sequence[Case], undisturbed: Facts, jobs: int, over: Callable[[Outcome], None]
+) -> None:
+    """Tell of each case that is over. One in which nothing was tested is first played again, by itself."""
+    untested: list[Outcome] = []
+    with _pool(jobs, stage) as pool:
+        for done in as_completed([pool.submit(stage.outcome, case, undisturbed) for case in cases]):
+            outcome = done.result()
+            if outcome.untested:
+                untested.append(outcome)
+            else:
+                over(outcome)
+        busy = True
+        for outcome in untested:
+            if not busy:  # the others were not for want of room either, and would take as long again
+                over(outcome)
+                continue
+            again = pool.submit(stage.outcome, outcome.case, undisturbed, again=True).result()
+            busy = not again.untested
+            over(again)
 
 
 @contextmanager

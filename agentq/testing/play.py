@@ -16,15 +16,18 @@ from agentq.core.lifecycle import RunState
 from agentq.store.approvals import Wanted
 from agentq.store.connect import Store
 from agentq.testing.case import Case
+from agentq.testing.files import read
 from agentq.testing.life import Life
 from agentq.testing.nursery import Child, Nursery
-from agentq.testing.stage import Ground, Scene, staged
+from agentq.testing.stage import BILL, Ground, Scene, staged
 
 LIVES_MAX = 8
 """Processes of a kind in one case: one that dies more often does not die of what is planted."""
 LOOK_SECONDS = 0.1
 THAW_LEASES = 4
 """A frozen process that held nothing goes on after so many leases."""
+_NEVER_TAKEN = "0-"
+"""The fence of a run that no worker has had yet."""
 _AT_WORK = (RunState.RUNNING.value, RunState.CANCELLING.value)
 BY = "agentq chaos"
 """Who decides on calls that wait for a person."""
@@ -39,6 +42,8 @@ class Played:
     reached: bool = False
     """Whether every armed process came to its crash."""
     trouble: str = ""
+    idle: bool = False
+    """Whether it has no end since no worker came to work: then it says nothing about the app."""
     seconds: float = 0.0
     children: list[Child] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
@@ -93,18 +98,31 @@ class Play:
             if submitter.code not in {None, 0}:
                 submitter = self._start(self._submits)
             worker = self._tended(worker)
+            # Asked before the look: what is submitted after it is not in what it finds.
+            submitted = submitter is not None and submitter.code == 0
             live = self.app.store.watch.live()
             self._decide()
             self._look(live)
             if self._frozen is not None:
                 self._frozen.thaw_if_taken(live)
-            if submitter is not None and submitter.code == 0 and not live:
+            if submitted and not live:
                 return
             if time.monotonic() > deadline:
-                self.played.trouble = f"not over after {self.seconds:.0f} s: {self._states(live)}"
+                self._give_up(live)
                 return
             time.sleep(LOOK_SECONDS)
         self.played.trouble = f"a process died {LIVES_MAX} times"
+
+    def _give_up(self, live: Collection[str]) -> None:
+        never_taken = all(self._state(run_id)[1] == _NEVER_TAKEN for run_id in live)
+        self.played.idle = bool(live) and never_taken and not read(Path(self.scene.folder) / BILL)
+        if self.played.idle:
+            self.played.trouble = (
+                f"no worker came to work in {self.seconds:.0f} s, so nothing was tested: "
+                f"try --only {self.case.name!r} with fewer --jobs"
+            )
+        else:
+            self.played.trouble = f"not over after {self.seconds:.0f} s: {self._states(live)}"
 
     def _tended(self, worker: Child) -> Child | None:
         """The worker, or another where it has died or is frozen."""

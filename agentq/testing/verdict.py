@@ -127,8 +127,13 @@ def _run_facts(app: AgentQ, run_id: str) -> RunFacts:
 
 
 def judge(played: Played, facts: Facts, reference: Facts) -> list[Violation]:
-    """Every invariant that a case has violated. `reference` is what came of the same rows undisturbed."""
+    """Every invariant that a case has violated. `reference` is what came of the same rows undisturbed.
+
+    What must hold at the end is not asked while a run has none: then it is only said where that one stands.
+    """
     name = played.case.name
+    if unended := [run.record for run in facts.runs if run.record.state is not RunState.ENDED]:
+        return [Violation(name, record.id, "end", _where(record, facts)) for record in unended]
     found = [Violation(name, "", "money", text) for text in _money(facts)]
     found += [Violation(name, "", "slots", text) for text in [*sorted(played.seen), *_slots(facts)]]
     for run in facts.runs:
@@ -144,6 +149,11 @@ def judge(played: Played, facts: Facts, reference: Facts) -> list[Violation]:
     for run, undisturbed in zip(facts.runs[: facts.rows], reference.runs[: reference.rows], strict=False):
         found += [Violation(name, run.record.id, "end", text) for text in _end(run, undisturbed)]
     return found
+
+
+def _where(record: RunRecord, facts: Facts) -> str:
+    watched = "" if record.id in facts.live else ", and nobody watches it any more"
+    return f"it has not ended: it is {record.state.value} at step {record.step + 1}{watched}"
 
 
 # ── money and slots ──────────────────────────────────────────────────────────────────────────────────
@@ -177,9 +187,6 @@ def _slots(facts: Facts) -> Iterator[str]:
 
 def _thread(run: RunFacts) -> Iterator[str]:
     record, thread = run.record, run.thread
-    if record.state is not RunState.ENDED:
-        yield f"it is {record.state.value}, not ended"
-        return
     waiting: list[str] = []
     for number, message in enumerate(thread.messages, start=1):
         if message.role is Role.TOOL:

@@ -260,6 +260,16 @@ def test_a_run_that_ends_otherwise_than_undisturbed_is_found():
     ]
 
 
+def test_of_a_run_that_has_not_ended_only_that_is_said_and_where_it_stands():
+    run = good().runs[0]
+    queued = replace(run, record=replace(run.record, state=RunState.QUEUED, stop_reason=None, answer=""))
+    left = replace(good(), runs=[queued], acts=[], spent_nano=0, set_aside={"global": 2_000_000})
+    assert sentences(replace(left, live=["r1"])) == ["end: it has not ended: it is queued at step 1"]
+    assert sentences(left) == [
+        "end: it has not ended: it is queued at step 1, and nobody watches it any more"
+    ]
+
+
 def test_a_row_that_was_lost_or_a_child_that_was_started_twice_is_found():
     two = facts(*good().runs, *good().runs, acts=[act(), act()])
     assert "end: 1 rows started 0 runs, and undisturbed 2 and 0" in sentences(good(), two)
