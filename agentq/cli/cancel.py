@@ -47,7 +47,7 @@ def command(
         return
     if isinstance(found, Chosen):
         if not found.runs:
-            _say(session, found.name, None, f"no live run is meant by {found.name}")
+            _say(session, found.name, None, found.nothing)
             return
         confirm(session, "cancel", len(found.runs), found.name, yes=yes)
         cancelled = cancel_runs(app.store, found.runs, by=who)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agentq.cli.console import plural
 from agentq.cli.progress import progress
 from agentq.cli.tally import TIMED_OUT, Tally, money_lines, provider_refused
+from agentq.cli.target import resume_them
 
 if TYPE_CHECKING:
     from agentq.app import Batch
@@ -54,7 +55,8 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         console.say(f"  agentq approvals approve --where batch={batch.name}")
     if tally.held:
         console.say(f"paused: {plural(tally.held, 'run')}")
-        console.say(f"  agentq resume {batch.name}, or agentq resume --where batch={batch.name} state=held")
+        of_batch = batch.record().paused is not None
+        console.say(f"  {f'agentq resume {batch.name}' if of_batch else resume_them(batch.name)}")
     for line in money_lines(tally.money):
         console.say(line)
     return code

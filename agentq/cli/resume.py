@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
-from agentq.cli.target import Chosen, choose, confirm, target_options
+from agentq.cli.target import Chosen, choose, confirm, resume_them, target_options
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState
 
 if TYPE_CHECKING:
+    from agentq.app import Batch
     from agentq.cli.session import Session
 
 
@@ -40,8 +41,10 @@ def command(session: Session, target: tuple[str, ...], filters: tuple[str, ...],
         paused = record.paused is not None or record.state is RunState.HELD
         _say(session, found.id, int(paused), f"{found.id} {'goes on' if paused else 'was not paused'}")
     elif isinstance(found, Chosen):
-        if found.runs:
-            confirm(session, "resume", len(found.runs), found.name, yes=yes)
+        if not found.runs:
+            _say(session, found.name, 0, found.nothing)
+            return
+        confirm(session, "resume", len(found.runs), found.name, yes=yes)
         words = resume_runs(app.store, found.runs)
         held = f", {words['HELD']} held by the pause of their batch" if words["HELD"] else ""
         _say(
@@ -51,16 +54,22 @@ def command(session: Session, target: tuple[str, ...], filters: tuple[str, ...],
             f"{found.name}: {plural(words['RESUMED'], 'run')} resumed{held}",
         )
     else:
-        record_of_batch, held_runs = found.record(), found.counts()["held"]
-        if record_of_batch.paused is not None:
-            confirm(session, "resume", record_of_batch.total - record_of_batch.ended, found.name, yes=yes)
-        elif not held_runs:
-            _say(session, found.name, 0, f"{found.name} was not paused")
-            return
-        resumed = found.resume()
-        left = found.counts()["held"]
-        still = f", {plural(left, 'run')} paused by themselves stay so" if left else ""
-        _say(session, found.name, resumed, f"{found.name} goes on: {plural(resumed, 'run')} let go{still}")
+        _batch(session, found, yes=yes)
+
+
+def _batch(session: Session, batch: Batch, *, yes: bool) -> None:
+    record = batch.record()
+    live, paused = record.total - record.ended, record.paused is not None
+    if paused and live:
+        confirm(session, "resume", live, batch.name, yes=yes)
+    resumed = batch.resume()  # also of one that is not paused: an earlier resume may have been cut short
+    left = batch.counts()["held"]
+    done = f"goes on: {plural(resumed, 'run')} let go" if paused or resumed else "was not paused"
+    itself = "itself stays" if left == 1 else "themselves stay"
+    still = f", {plural(left, 'run')} paused by {itself} so" if left else ""
+    _say(session, batch.name, resumed, f"{batch.name} {done}{still}")
+    if left:
+        session.console.say(f"  {resume_them(batch.name)}")
 
 
 def _say(session: Session, target: str, resumed: int, sentence: str) -> None:

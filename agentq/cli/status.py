@@ -11,7 +11,7 @@ from agentq.cli.card import pending_fields, run_card, run_fields
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.tally import Tally, money_lines
-from agentq.cli.target import find
+from agentq.cli.target import find, resume_them
 from agentq.core.money import format_usd
 from agentq.core.text import clock
 
@@ -81,6 +81,8 @@ def _batch(session: Session, batch: Batch) -> None:
     console.out(f"  {tally}")
     if record.paused:
         console.out(f"  paused by {record.paused}: agentq resume {batch.name} lets it go on")
+    elif tally.held:
+        console.out(f"  {plural(tally.held, 'run')} paused: {resume_them(batch.name)}")
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")
     console.out(f"  money   {money_line(account)}")

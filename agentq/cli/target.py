@@ -44,11 +44,18 @@ class Chosen:
 
     where: Where
     runs: list[str]
+    kind: str
+    """Which runs it is about: live or ended."""
 
     @property
     def name(self) -> str:
         """The filter as it was typed."""
         return str(self.where)
+
+    @property
+    def nothing(self) -> str:
+        """What to say when it means no run."""
+        return f"no {self.kind} run is meant by {self.name}"
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,6 +85,8 @@ def choose(app: AgentQ, words: Sequence[str], filters: Sequence[str], *, ended: 
         UsageError: when there is no such thing, or not one.
     """
     if filters:
+        if any("=" not in word for word in words):
+            raise UsageError("give a target or --where, not both")
         return _filtered(app, [*filters, *words], ended=ended)
     if len(words) != 1:
         raise UsageError(
@@ -104,7 +113,7 @@ def _filtered(app: AgentQ, terms: Sequence[str], *, ended: bool) -> Chosen:
         for record in app.store.runs.read_many(chunk)
         if record is not None and record.state.is_live is not ended and wanted.holds(record)
     ]
-    return Chosen(wanted, found)
+    return Chosen(wanted, found, "ended" if ended else "live")
 
 
 def _live(app: AgentQ) -> Iterator[list[str]]:
@@ -126,3 +135,8 @@ def confirm(session: Session, verb: str, count: int, what: str, *, yes: bool) ->
         raise UsageError(f"there is nobody to ask here whether to {verb} {runs}", hint="-y says yes")
     if not click.confirm(f"{verb.capitalize()} {runs}?", err=True):
         raise UsageError("nothing was done")
+
+
+def resume_them(batch: str) -> str:
+    """What to type for runs of a batch that are paused by themselves."""
+    return f"agentq resume --where batch={batch} state=held, or agentq resume RUN for one"

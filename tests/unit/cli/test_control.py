@@ -63,14 +63,17 @@ def ended(store: Store, reason: StopReason, *, scope: str = "") -> None:
 
 def test_a_run_is_paused_and_resumed_without_a_question(store: Store):
     one(store)
-    assert typed("pause", "run_1", "--by", "ann").stdout == "run_1: 1 held\n"
+    assert typed("pause", "run_1", "--by", "ann").stdout == "run_1 is paused\n"
     assert "paused by ann: agentq resume run_1 lets it go on" in typed("show", "run_1").stdout
     assert json.loads(typed("show", "run_1", "--json").stdout)["paused_by"] == "ann"
+    assert typed("pause", "run_1", "--by", "bob").stdout == "run_1 had already been paused by ann\n"
     assert typed("resume", "run_1").stdout == "run_1 goes on\n"
     assert typed("resume", "run_1").stdout == "run_1 was not paused\n"
     claim_run(store, "run_1")
     told = json.loads(typed("pause", "run_1", "--json").stdout)
     assert told == {"target": "run_1", "held": 0, "pausing": 1}
+    typed("resume", "run_1")
+    assert typed("pause", "run_1").stdout == "run_1 is paused when its step is over\n"
 
 
 def test_what_has_ended_is_not_paused_and_says_what_to_type_when_it_is_resumed(store: Store):
@@ -132,7 +135,10 @@ def test_a_fork_lists_what_it_may_do_again_and_needs_a_yes(store: Store):
     told = json.loads(typed("retry", "run_1", "--from-step", "0", "-y", "--json").stdout)
     assert (told["forked_from"], told["step"], len(told["calls"])) == ("run_1", 0, 1)
     assert typed("retry", "run_1", "--from-step", "1").stdout.endswith(" goes on behind step 1 of run_1\n")
-    assert "it is 0 to 1" in typed("retry", "run_1", "--from-step", "2", code=2).stderr
+    assert (
+        "run run_1 has 1 whole step: a new run keeps 0 to 1 of them, not 2"
+        in typed("retry", "run_1", "--from-step", "2", code=2).stderr
+    )
     assert len(store.watch.live()) == 3
 
 
@@ -145,6 +151,8 @@ def test_a_batch_s_retry_says_how_many_were_not_and_why(store: Store):
     assert "1 run of b1" in typed("retry", "b1", code=2).stderr
     lines = typed("retry", "b1", "-y").stdout.splitlines()
     assert lines == ["b1: 1 run retried", "  1 not: they have finished", "  1 not: they have not ended"]
+    told = json.loads(typed("retry", "b1", "-y", "--json").stdout)["refused"]
+    assert told == {"have_finished": 1, "have_not_ended": 2}
     assert (
         "max_seconds=-1.0 leaves no room" in typed("retry", "b1", "-y", "--max-seconds", "-1", code=2).stderr
     )
@@ -162,3 +170,51 @@ def test_cancelling_by_a_filter_takes_what_it_means_and_no_more(store: Store):
         "stopped_at": {"run_2": "step 1, in its model call"},
     }
     assert [state_of(store, name) for name in ("run_1", "run_2")] == ["queued", "cancelling"]
+
+
+def test_a_run_of_a_batch_that_is_paused_by_itself_is_named_with_what_lets_it_go(store: Store):
+    open_batch(store)
+    submit_run(store, "run_1", batch="b1")
+    typed("pause", "run_1")
+    way = "agentq resume --where batch=b1 state=held, or agentq resume RUN for one"
+    assert f"paused: 1 run\n  {way}\n" in typed("wait", "b1", code=5).stderr
+    assert f"  1 run paused: {way}\n" in typed("status", "b1").stdout
+    for sentence, batch_is_paused in (("was not paused", False), ("goes on: 0 runs let go", True)):
+        if batch_is_paused:
+            typed("pause", "b1", "-y")
+        resumed = typed("resume", "b1", "-y")
+        assert resumed.stdout == f"b1 {sentence}, 1 run paused by itself stays so\n"
+        assert resumed.stderr == f"  {way}\n"
+    typed("resume", "-y", "--where", "batch=b1", "state=held")
+    assert state_of(store, "run_1") == "queued"
+
+
+def test_what_a_resume_that_was_cut_short_has_left_is_let_go_by_the_next_one(store: Store):
+    open_batch(store)
+    submit_run(store, "run_1", batch="b1")
+    typed("pause", "b1", "-y")
+    store.runs.claim("run_1", None, 1000)
+    store.batches.resume("b1")
+    assert typed("resume", "b1").stdout == "b1 goes on: 1 run let go\n"
+
+
+def test_nobody_is_asked_about_nothing(store: Store):
+    open_batch(store)
+    submit_run(store, "run_1", batch="b1")
+    store.runs.commit_end(claim_run(store, "run_1").lease, Delta("{}"), None, StopReason.FINISHED)
+    paused = typed("pause", "b1", "--by", "ann").stdout
+    assert paused == "b1 is paused: no run is live, and rows that come later are held\n"
+    assert typed("resume", "b1").stdout == "b1 goes on: 0 runs let go\n"
+
+
+@pytest.mark.parametrize(
+    "verb, kind", [("cancel", "live"), ("pause", "live"), ("resume", "live"), ("retry", "ended")]
+)
+def test_a_filter_that_means_nothing_is_told_in_the_same_words_by_each_verb(
+    store: Store, verb: str, kind: str
+):
+    open_batch(store)
+    said = typed(verb, "--where", "batch=b1", "tenant=x").stdout
+    assert said == f"no {kind} run is meant by batch=b1 tenant=x\n"
+    both = typed(verb, "b1", "--where", "batch=b1", code=2).stderr
+    assert both == "error: give a target or --where, not both\n"
