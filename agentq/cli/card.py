@@ -127,13 +127,13 @@ def _waits(record: RunRecord) -> list[str]:
 
 def waits_for(run_id: str, call: PendingCall) -> list[str]:
     """That a call waits for a person, and what to type."""
-    what = "approval of"
+    made = f"{call.tool}({call.arguments})"
+    what = f"waits for approval of {made}"
     if call.kind == "unknown":
-        what = "a person to say whether to repeat, as it may have acted,"
+        what = f"{made} may have acted: waits for a person to say whether it is made again"
     at_the_end = "then the model is told" if call.default == "tell" else "then the run ends"
     return [
-        f"waits for {what} {call.tool}({call.arguments}), asked {clock(call.asked_at_ms)}, "
-        f"until {clock(call.deadline_ms)}, {at_the_end}",
+        f"{what}, asked {clock(call.asked_at_ms)}, until {clock(call.deadline_ms)}, {at_the_end}",
         f"  agentq approvals approve {run_id}:{call.id}",
         f"  agentq approvals deny {run_id}:{call.id} --reason TEXT",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -84,10 +85,12 @@ def command(  # noqa: PLR0917 - click passes all of them by name
             at = f"with the calls of step {record.steps}" if calls else f"from step {record.steps + 1}"
             session.console.out(f"{found.id} goes on {at}")
     elif isinstance(found, Chosen):
-        from agentq.engine.retry import retry_runs
+        from agentq.engine.retry import Retried, retry_runs
 
-        if found.runs:
-            confirm(session, "retry", len(found.runs), found.name, yes=yes)
+        if not found.runs:
+            _say(session, found.name, Retried(), found.nothing)
+            return
+        confirm(session, "retry", len(found.runs), found.name, yes=yes)
         _say(session, found.name, retry_runs(app.store, found.runs, by=who, budgets=budgets))
     else:
         reasons = found.stop_reasons()
@@ -97,20 +100,25 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         _say(session, found.name, found.retry(by=who, **budgets))
 
 
-def _say(session: Session, target: str, retried: Retried) -> None:
+def _say(session: Session, target: str, retried: Retried, sentence: str | None = None) -> None:
     if session.console.json:
         session.console.document(
             {
                 "target": target,
                 "retried": len(retried.runs),
-                "refused": retried.groups(),
+                "refused": {_key(why): count for why, count in retried.groups().items()},
                 "runs": retried.runs,
             }
         )
         return
-    session.console.out(f"{target}: {plural(len(retried.runs), 'run')} retried")
+    session.console.out(sentence or f"{target}: {plural(len(retried.runs), 'run')} retried")
     for why, count in retried.groups().items():
         session.console.out(f"  {count} not: they {why}")
+
+
+def _key(why: str) -> str:
+    """Why runs were not retried, as a key of JSON: `need more (--max-steps)` is `need_more_max_steps`."""
+    return "_".join(re.findall(r"\w+", why))
 
 
 def _fork(

@@ -94,8 +94,9 @@ def record_decisions(step: Step, calls: Sequence[ToolCall]) -> None:
             # An attempt that is asked about has the id of its call and a number of its own.
             if question != call.id and not question.startswith(f"{call.id}@"):
                 continue
-            detail = call.name if question == call.id else f"{call.name}, which may have acted"
-            detail += f" by {decision.by}" if decision.by else ""
+            aside = "" if question == call.id else ","
+            detail = f"{call.name}, which may have acted" if aside else call.name
+            detail += f"{aside} by {decision.by}" if decision.by else ""
             detail += ", with other arguments" if decision.arguments else ""
             detail += f": {decision.reason}" if decision.reason else ""
             signature = call_signature(call.name, call.arguments)

@@ -145,8 +145,8 @@ def _past(store: Store, run_id: str, step: int) -> _Past:
     most = steps if steps and _is_whole(messages[begins[-2] :]) else max(0, steps - 1)
     if not 0 <= step <= most:
         raise UsageError(
-            f"run {run_id} has {most or 'no'} whole {'step' if most == 1 else 'steps'} to go on behind, "
-            f"not {step}: it is 0 to {most}"
+            f"run {run_id} has {most or 'no'} whole {'step' if most == 1 else 'steps'}: "
+            f"a new run keeps {f'0 to {most}' if most else '0'} of them, not {step}"
         )
     cut = begins[step]
     events = [

@@ -380,7 +380,7 @@ def test_what_is_asked_again_shows_the_arguments_that_were_made(rig: Rig, monkey
     said = [event for event in trace(rig, run) if event[0] == "approve"]
     assert said == [
         ("approve", "refund by ann, with other arguments"),
-        ("approve", "refund, which may have acted by bob"),
+        ("approve", "refund, which may have acted, by bob"),
     ]
     rig.check()
 

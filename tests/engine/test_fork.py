@@ -116,7 +116,7 @@ def test_a_call_of_which_nobody_knows_the_outcome_is_listed_without_one(
     with pytest.raises(FailpointError):
         rig.step()
     assert run.calls_after(1, agent) == [MadeCall(2, "sell", '{"what": "b"}', None)]
-    with pytest.raises(UsageError, match=r"has 1 whole step to go on behind, not 2: it is 0 to 1"):
+    with pytest.raises(UsageError, match=r"has 1 whole step: a new run keeps 0 to 1 of them, not 2"):
         run.fork(2)
 
 
@@ -125,7 +125,7 @@ def test_a_step_that_is_none_is_refused_with_the_range(rig: Rig, step: int):
     rig.agent(Moody([LOOKS[0], LOOKS[1], "done"]), look, budgets=FREE)
     run = Run(rig.store, rig.submit())
     rig.drain()
-    with pytest.raises(UsageError, match=f"has 2 whole steps to go on behind, not {step}: it is 0 to 2"):
+    with pytest.raises(UsageError, match=f"has 2 whole steps: a new run keeps 0 to 2 of them, not {step}"):
         run.fork(step)
     with pytest.raises(UsageError, match="there is no run 'run_nobody'"):
         Run(rig.store, "run_nobody").fork(0)

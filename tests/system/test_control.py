@@ -87,7 +87,7 @@ def test_what_was_cancelled_is_retried_from_where_it_was_and_its_new_result_appe
     told = json.loads(fleet.type("retry", "b", "-y", "--json").stdout)
     assert (told["retried"], told["refused"]) == (
         reasons["cancelled"],
-        {"have finished": reasons["finished"]},
+        {"have_finished": reasons["finished"]},
     )
     batch.wait(60)
     fleet.check("b", steps=4)
