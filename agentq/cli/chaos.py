@@ -12,7 +12,7 @@ import click
 from agentq.cli.chaos_report import ChaosProgress, as_document, print_report
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
-from agentq.core.errors import UsageError
+from agentq.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ
@@ -58,8 +58,10 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     fit. Exit code 0: every invariant holds; 1: the report says which does not, and how to see it again.
     """
     from agentq.testing import make_plan, run_chaos
+    from agentq.testing.case import chosen, possible
     from agentq.testing.chaos import JOBS
 
+    chosen(possible(passes), only)  # what no app can match is refused before anything is asked
     app = session.user_app("chaos")
     rows = [] if file is None else _rows(app, file, agent)
     plan = make_plan(app, agent=agent, rows=rows, script=None if script is None else _script(script))
@@ -104,17 +106,21 @@ def _rows(app: AgentQ, file: str, agent: str | None) -> list[dict[str, Any]]:
     from agentq.engine.rowfile import load_rows
 
     only = next(iter(app.agents)) if len(app.agents) == 1 else ""
-    with load_rows(file, agents=app.agents, agent=agent or only, max_usd=None) as rows:
-        return [
-            {
-                "input": row.input,
-                "custom_id": row.custom_id,
-                "agent": row.agent,
-                "metadata": dict(row.metadata),
-                "context": dict(row.context),
-            }
-            for row in rows
-        ]
+    try:
+        with load_rows(file, agents=app.agents, agent=agent or only, max_usd=None) as rows:
+            return [
+                {
+                    "input": row.input,
+                    "custom_id": row.custom_id,
+                    "agent": row.agent,
+                    "metadata": dict(row.metadata),
+                    "context": dict(row.context),
+                }
+                for row in rows
+            ]
+    except InputError as error:
+        hint = "no tool was run; FILE has a row on each line, as for agentq submit"
+        raise UsageError(str(error), hint=hint) from None
 
 
 def _script(path: str) -> list[Any]:

@@ -28,10 +28,10 @@ class ChaosProgress:
         self._due = 0.0
 
     def begin(self, cases: int) -> None:
-        """So many cases follow."""
+        """So many cases are to be played."""
         self._total = cases
         self._due = time.monotonic() + PLAIN_SECONDS
-        self._console.say(f"{plural(cases, 'case')} follow; the longest take half a minute")
+        self._console.say(f"{plural(cases, 'case')} to play; the longest take half a minute")
 
     def show(self, outcome: Outcome) -> None:
         """One more case is over."""

@@ -101,6 +101,11 @@ def matrix(passed: Mapping[str, int], *, passes: int) -> list[Case]:
     return cases
 
 
+def possible(passes: int) -> list[Case]:
+    """Every case that some app could have."""
+    return matrix(dict.fromkeys(FAILPOINTS, passes), passes=passes)
+
+
 def chosen(cases: list[Case], patterns: Sequence[str]) -> list[Case]:
     """The cases whose name matches one of the patterns (`*` is anything), or begins with it; all without any.
 

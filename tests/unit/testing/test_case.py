@@ -6,7 +6,7 @@ import pytest
 
 from agentq.core.errors import UsageError
 from agentq.core.failpoints import FAILPOINTS, armed
-from agentq.testing.case import FAULTS, Case, chosen, matrix
+from agentq.testing.case import FAULTS, Case, chosen, matrix, possible
 
 PASSED = {"step.after_claim": 3, "step.after_model": 1, "submit.after_write": 1, "tick.before": 40}
 
@@ -73,3 +73,10 @@ def test_several_patterns_choose_what_any_of_them_does_and_none_chooses_all():
         "step.after_claim/none",
         "step.after_claim/lost",
     ]
+
+
+def test_whatever_cases_an_app_has_are_among_the_possible_ones():
+    assert set(matrix(PASSED, passes=2)) < set(possible(2))
+    assert chosen(possible(2), ["step.after_claim#2/freeze"])
+    with pytest.raises(UsageError, match=r"--only 'foo.\*' matches no case"):
+        chosen(possible(2), ["foo.*"])
