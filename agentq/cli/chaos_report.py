@@ -66,9 +66,20 @@ def print_report(console: Console, report: Report, *, again: str) -> None:
     if report.threads_of_app:
         names = ", ".join(report.threads_of_app)
         console.out(f"the app starts threads when it is imported; no killed worker had them: {names}")
+    for note in _notes(report):
+        console.out(f"note: {note}")
     _print_violations(console, report, again)
     console.out(f"{plural(len(report.outcomes), 'case')} in {report.seconds:.0f} s")
     console.out(f"violations = {len(report.violations)}")
+
+
+def _notes(report: Report) -> list[str]:
+    """What is no violation, and only a person can look after."""
+    return [
+        f"{name} was called {'up to ' if cases > 1 else ''}{most} times with one key in "
+        f"{plural(cases, 'case')}: see that it acted once"
+        for name, (most, cases) in report.repeated.items()
+    ]
 
 
 def _print_violations(console: Console, report: Report, again: str) -> None:
@@ -96,6 +107,7 @@ def as_document(report: Report) -> dict[str, Any]:
             for agent, reason, steps in report.undisturbed
         ],
         "not_reached": report.unreached,
+        "notes": _notes(report),
         "violations": [
             {"case": v.case, "run_id": v.run, "invariant": v.invariant, "sentence": v.sentence}
             for v in report.violations

@@ -25,7 +25,7 @@ from agentq.testing.nursery import Nursery, nursery
 from agentq.testing.plan import Plan
 from agentq.testing.play import Play, Played
 from agentq.testing.stage import PASSES, ROWS, Ground, Scene
-from agentq.testing.verdict import Facts, RunFacts, Violation, facts_of, judge
+from agentq.testing.verdict import Facts, RunFacts, Violation, facts_of, judge, repeated
 from agentq.worker.embedded import EmbeddedServer
 
 JOBS = min(64, 16 * (os.cpu_count() or 1))
@@ -61,6 +61,8 @@ class Outcome:
     violations: list[Violation]
     folder: Path
     """Where the logs of its processes are."""
+    repeated: Mapping[str, int] = field(default_factory=dict)
+    """Idempotent tools that were called more than once with one key, each with how often at most."""
     untested: bool = False
     """Whether nobody came to the crash, and nothing else is wrong: the machine may have been too busy."""
 
@@ -84,6 +86,16 @@ class Report:
     def violations(self) -> list[Violation]:
         """All of them, in the order of the cases."""
         return [violation for outcome in self.outcomes for violation in outcome.violations]
+
+    @property
+    def repeated(self) -> dict[str, tuple[int, int]]:
+        """Of each such tool how often it was called with one key at most, and in how many cases."""
+        found: dict[str, tuple[int, int]] = {}
+        for outcome in self.outcomes:
+            for name, count in outcome.repeated.items():
+                most, cases = found.get(name, (0, 0))
+                found[name] = max(most, count), cases + 1
+        return dict(sorted(found.items()))
 
 
 def run_chaos(
@@ -208,10 +220,12 @@ class _Stage:
     def outcome(self, case: Case, undisturbed: Facts, *, again: bool = False) -> Outcome:
         """Play one case and look at what it has left behind. `again`: it was played before."""
         played = self._play(case, again=again)
+        calls: Mapping[str, int] = {}
         if played.trouble:
             found = [Violation(case.name, "", "end", played.trouble)]
         else:
-            found = judge(played, facts_of(played, self._ground, self._app), undisturbed)
+            facts = facts_of(played, self._ground, self._app)
+            found, calls = judge(played, facts, undisturbed), repeated(facts)
         nobody_came = not played.reached and not found
         if nobody_came:
             sentence = (
@@ -220,7 +234,7 @@ class _Stage:
             )
             found = [Violation(case.name, "", "end", sentence)]
         folder = Path(played.scene.folder)
-        return Outcome(case, played.seconds, found, folder, untested=nobody_came or played.idle)
+        return Outcome(case, played.seconds, found, folder, calls, untested=nobody_came or played.idle)
 
 
 def _play_all(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -154,6 +154,22 @@ def judge(played: Played, facts: Facts, reference: Facts) -> list[Violation]:
 def _where(record: RunRecord, facts: Facts) -> str:
     watched = "" if record.id in facts.live else ", and nobody watches it any more"
     return f"it has not ended: it is {record.state.value} at step {record.step + 1}{watched}"
+
+
+def repeated(facts: Facts) -> dict[str, int]:
+    """Idempotent tools that were called more than once with one key, each with how often at most.
+
+    That is their right. Whether what is behind them acted only once cannot be seen from here.
+    """
+    idempotent = {
+        (run.record.id, name) for run in facts.runs for name, spec in run.specs.items() if spec.idempotent
+    }
+    most: dict[str, int] = {}
+    calls = Counter((act.tool, act.key) for act in facts.acts if (act.run, act.tool) in idempotent)
+    for (name, _), count in calls.items():
+        if count > 1:
+            most[name] = max(count, most.get(name, 0))
+    return most
 
 
 # ── money and slots ──────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from agentq.testing.acts import Act
 from agentq.testing.case import Case
 from agentq.testing.play import Played
 from agentq.testing.stage import Scene
-from agentq.testing.verdict import Facts, RunFacts, judge
+from agentq.testing.verdict import Facts, RunFacts, judge, repeated
 from agentq.tools import call_signature, tool
 
 CASE = Played(Case("step.after_tools"), Scene("n", "/nowhere"), reached=True)
@@ -241,6 +241,13 @@ def test_an_idempotent_tool_that_was_given_two_keys_is_found():
     found = facts(run, acts=[act("pay"), act("pay", key=act("pay").key + ":2")])
     (sentence,) = sentences(found, facts(run))
     assert sentence.startswith('tools: pay({"text": "a"}) was given 2 idempotency keys')
+
+
+def test_an_idempotent_tool_that_was_called_again_with_one_key_is_noted_with_how_often_at_most():
+    run = good().runs[0]
+    other = [act("pay", text="b")] * 3
+    assert repeated(facts(run, acts=[act("pay")] * 2 + other + [act("ring")] * 2)) == {"pay": 3}
+    assert repeated(facts(run, acts=[act("pay"), act("pay", text="b")])) == {}
 
 
 def test_a_tool_that_acted_without_a_call_is_found():
