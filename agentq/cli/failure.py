@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -15,7 +16,10 @@ INTERRUPTED = 130
 UNAVAILABLE = 7
 USAGE = 2
 BUG = 1
+UNWRITABLE = 1
+OK = 0
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SERVER_PACKAGES = ("redis", "kombu", "amqp")
 _SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading", "InvalidResponse")
 
@@ -33,9 +37,8 @@ def report(error: BaseException, *, verbose: bool, color: bool | None = None) ->
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
         case BrokenPipeError():
-            # Whoever read our output has left; nothing more may be written to it, not even at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return BUG
+            _abandon_stdout()  # whoever read our output has seen enough: `agentq results b | head -1`
+            return OK
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.format_message(), err=True)
             return USAGE
@@ -50,6 +53,11 @@ def report(error: BaseException, *, verbose: bool, color: bool | None = None) ->
             say(str(error), error.hint)
             _trace(error, verbose)
             return error.exit_code
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        _abandon_stdout()
+        say(f"the output cannot be written: {error.strerror}")
+        _trace(error, verbose)
+        return UNWRITABLE
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         say("a word of this command is no UTF-8 text: there is nothing of that name")
         _trace(error, verbose)
@@ -80,6 +88,11 @@ def is_unreachable(error: BaseException) -> bool:
         kind.__module__.partition(".")[0] in _SERVER_PACKAGES and kind.__name__.startswith(_SERVER_WORDS)
         for kind in type(error).__mro__
     )
+
+
+def _abandon_stdout() -> None:
+    """Nothing more is written to stdout, not even what is left in its buffer at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sentence(text: str) -> str:

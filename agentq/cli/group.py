@@ -87,11 +87,14 @@ class LazyGroup(GlobalOptions, click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run the verb and leave with its exit code."""
-        session = Session()
+        session, stdout = Session(), sys.stdout
         run: Callable[..., Any] = super().main
         try:
             code = run(args, prog_name or "agentq", complete_var, standalone_mode=False, obj=session, **extra)
         except BaseException as error:  # noqa: BLE001 - the outermost place: all of them end here
+            # Of a pipe that nobody reads click makes a plain exit, with a stream of its own before stdout.
+            if isinstance(error, SystemExit) and sys.stdout is not stdout:
+                error = BrokenPipeError()
             code = report(error, verbose=session.verbosity > 0, color=session.console.color)
         sys.exit(code if isinstance(code, int) else 0)
 

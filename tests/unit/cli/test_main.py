@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -248,3 +249,17 @@ def test_a_crash_point_that_there_is_not_is_refused_before_a_worker_starts(
     refused = invoke(verb)
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: AGENTQ_FAILPOINTS: there is no crash point 'nope'\n")
+
+
+def test_a_reader_that_leaves_and_a_full_disk_are_told_apart_by_a_real_process() -> None:
+    """The help goes to a pipe that nobody reads, and to a device that is full."""
+    command = [sys.executable, "-m", "agentq.cli", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    left = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (left.returncode, left.stderr) == (0, "")
+    with Path("/dev/full").open("w") as full:
+        refused = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == "error: the output cannot be written: No space left on device\n"
