@@ -21,6 +21,7 @@ from agentq.engine.decide import DONE, Answer, Decided, Question, decide_many, q
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ
+    from agentq.app.approval import Approval
     from agentq.cli.session import Session
     from agentq.store.approvals import Verdict
 
@@ -187,10 +188,19 @@ class _Decision:
         if self.session.console.json:
             self.session.console.document({"id": found.id, "verdict": self.verdict, "left": left})
             return
-        follows = f"{plural(left, 'call')} of its run still to be decided" if left else "its run goes on"
+        follows = f"{plural(left, 'call')} of its run still to be decided" if left else self._next(app, found)
         self.session.console.out(f"{found.id} is {DONE[self.verdict]}: {follows}")
         if arguments is not None and found.agent not in app.agents:
             self.session.console.say("  its arguments were not checked: -A names the app that knows the tool")
+
+    def _next(self, app: AgentQ, decided: Approval) -> str:
+        record = app.run(decided.run_id).record()
+        batch = record.spec.batch
+        if record.paused is not None:
+            return f"its run is paused, agentq resume {record.id} lets it go on"
+        if batch is not None and app.batch(batch).record().paused is not None:
+            return f"its batch is paused, agentq resume {batch} lets it go on"
+        return "its run goes on"
 
     def _all(self, app: AgentQ) -> None:
         found = _meant(app, self.where)
@@ -253,7 +263,10 @@ class _Decision:
 def _meant(app: AgentQ, words: tuple[str, ...]) -> list[Question]:
     from agentq.app.where import CALL_KEYS, where
 
-    return list(questions(app.store, where(words, keys=CALL_KEYS).holds_for))
+    wanted = where(words, keys=CALL_KEYS)
+    if "batch" in wanted.terms:
+        app.batch(wanted.terms["batch"])
+    return list(questions(app.store, wanted.holds_for))
 
 
 def _nothing(app: AgentQ, words: tuple[str, ...]) -> str:

@@ -378,3 +378,25 @@ def test_where_takes_the_terms_that_follow_it_as_the_other_verbs_do(store: Store
     assert typed("approve", "-y", "--where", "batch=b1", "custom_id=t-run_b").stdout == "1 call approved\n"
     assert [state_of(store, name) for name in ("run_a", "run_b")] == ["waiting", "queued"]
     assert "only one of them" in typed("deny", "-y", "--where", "batch=b1", "run_a", code=2).stderr
+
+
+def test_a_batch_that_there_is_not_is_refused_in_the_words_of_status(store: Store) -> None:
+    wait(store, "run_a", "c1")
+    sentence = invoke("status", "nope").stderr
+    assert "there is no batch 'nope'" in sentence
+    assert typed("list", "batch=nope", code=2).stderr == sentence
+    assert typed("approve", "-y", "--where", "batch=nope", code=2).stderr == sentence
+
+
+def test_a_decision_on_a_paused_run_says_that_it_does_not_go_on_yet(store: Store) -> None:
+    open_batch(store)
+    wait(store, "run_a", "c1")
+    wait(store, "run_b", "c1", batch="b1")
+    invoke("pause", "run_a")
+    invoke("pause", "b1", "-y")
+    assert typed("approve", "run_a").stdout == (
+        "run_a:c1 is approved: its run is paused, agentq resume run_a lets it go on\n"
+    )
+    assert typed("deny", "run_b").stdout == (
+        "run_b:c1 is denied: its batch is paused, agentq resume b1 lets it go on\n"
+    )
