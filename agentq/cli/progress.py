@@ -32,7 +32,10 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 class PlainProgress(Progress):
-    """One line at once, one every ten seconds, one at the end; none that says what the last one said."""
+    """One line at once, one every ten seconds, one at the end; none that says what the last one said.
+
+    Of a batch in which nothing moves from the start there is no progress: how it ended is said by who asks.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -43,6 +46,8 @@ class PlainProgress(Progress):
         """Write a line when it is time for one."""
         now = time.monotonic()
         line = f"{tally.name}: {tally}"
+        if tally.is_settled and not self._said:
+            return
         if (now >= self._due or tally.is_settled) and line != self._said:
             self._console.say(line)
             self._said, self._due = line, now + PLAIN_SECONDS

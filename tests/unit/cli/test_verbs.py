@@ -332,3 +332,8 @@ def test_a_run_that_is_left_to_other_workers_says_what_it_waits_for_and_only_whi
     assert f"  {why}\n" in capsys.readouterr().out
     run_card(Console(), run_record(state=RunState.ENDED, stop_reason=StopReason.CANCELLED, last_error=why))
     assert why not in capsys.readouterr().out
+
+
+def test_a_batch_that_has_ended_is_said_once(app: FakeApp) -> None:
+    shown = invoke("wait", "b")
+    assert (shown.stdout + shown.stderr).count("b: 2 of 2 ended") == 1
