@@ -172,8 +172,16 @@ class Run:
     def calls_after(self, step: int, agent: Agent | None = None) -> list[MadeCall]:
         """The tool calls that it has made behind a step; with its agent, only those that may have acted.
 
+        Args:
+            step: the step; 0 is before the first.
+            agent: the agent itself, as `app.agents["triage"]` has it.
+
         Raises:
-            UsageError: when there is no such step.
+            UsageError: when there is no such step, or `agent` is no agent.
         """
+        if agent is not None and not isinstance(agent, Agent):
+            raise UsageError(
+                f"calls_after needs the agent itself, not {agent!r}", hint='app.agents["NAME"] is it'
+            )
         tools = None if agent is None else agent.executor.registry
         return calls_after(self._store, self.id, step, tools)

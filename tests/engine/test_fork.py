@@ -100,6 +100,8 @@ def test_what_tools_did_behind_the_step_is_listed_and_may_be_done_again(rig: Rig
     assert [(call.step, call.tool) for call in run.calls_after(1)] == [(2, "look"), (3, "sell")]
     assert [call.step for call in run.calls_after(0, agent)] == [1, 3]
     assert run.calls_after(3, agent) == []
+    with pytest.raises(UsageError, match="needs the agent itself, not 'a'"):
+        run.calls_after(0, "a")  # type: ignore[arg-type]
     work(rig, forked(rig, run, 1))
     assert shop.sold == ["a", "b", "b"]
     rig.check()
