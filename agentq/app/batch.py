@@ -12,7 +12,7 @@ from agentq.app.run import Run
 from agentq.app.waiting import wait_for
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState
-from agentq.core.records import Account, BatchRecord, Parked, PendingCall
+from agentq.core.records import Account, BatchRecord, Parked, PendingCall, RunRecord
 from agentq.engine.cancel import Cancelled, cancel_batch
 from agentq.engine.pause import resume_batch
 from agentq.engine.retry import NewBudgets, Retried, retry_runs
@@ -80,6 +80,12 @@ class Batch:
             if len(found) >= limit:
                 break
         return found[:limit]
+
+    def live(self, limit: int) -> Iterator[RunRecord]:
+        """Its runs that have not ended, in no order; at most `limit`."""
+        live = self._store.batches.live(self.name)[:limit]
+        for start in range(0, len(live), _CHUNK):
+            yield from filter(None, self._store.runs.read_many(live[start : start + _CHUNK]))
 
     def results(self) -> Iterator[Result]:
         """The results of the runs that have ended, in input order."""

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agentq.cli.console import plural
+from agentq.cli.holdups import holdup_lines, holdups
 from agentq.cli.progress import progress
 from agentq.cli.tally import TIMED_OUT, Tally, money_lines, provider_refused
 from agentq.cli.target import resume_them
@@ -16,18 +17,26 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
+_LOOK_SECONDS = 10.0
+"""While nothing is at work: how often it is looked what the runs wait for. Each is said once."""
 
 
 def follow(session: Session, batch: Batch, *, timeout: float | None = None, events: bool = True) -> Tally:
     """Show progress until all runs have ended or wait for a person or for money, or the time is up."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST_PAUSE
+    look, said = time.monotonic() + _LOOK_SECONDS, set[str]()
     with progress(session.console, events=events) as shown:
         while True:
             tally = Tally.read(batch)
             shown.show(tally)
             if tally.is_settled or (deadline is not None and time.monotonic() >= deadline):
                 return tally
+            if time.monotonic() >= look and not tally.running:
+                found = holdups(batch, tally)
+                for line in holdup_lines({words: found[words] for words in found if words not in said}):
+                    session.console.say(line)
+                look, said = time.monotonic() + _LOOK_SECONDS, said | set(found)
             time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.2, _LONGEST_PAUSE)
 
@@ -57,6 +66,8 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         console.say(f"paused: {plural(tally.held, 'run')}")
         of_batch = batch.record().paused is not None
         console.say(f"  {f'agentq resume {batch.name}' if of_batch else resume_them(batch.name)}")
+    for line in holdup_lines(holdups(batch, tally)):
+        console.say(line)
     for line in money_lines(tally.money):
         console.say(line)
     return code

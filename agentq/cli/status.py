@@ -10,6 +10,7 @@ from agentq.cli.batches import show_batches
 from agentq.cli.card import pending_fields, run_card, run_fields
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
+from agentq.cli.holdups import holdup_lines, holdups
 from agentq.cli.tally import Tally, money_lines
 from agentq.cli.target import find, resume_them
 from agentq.core.money import format_usd
@@ -70,9 +71,10 @@ def _batch(session: Session, batch: Batch) -> None:
     console = session.console
     tally, record, account = Tally.read(batch), batch.record(), batch.account()
     waiting = batch.pending(SHOWN) if tally.waiting else []
+    held_up = holdups(batch, tally)
     if console.json:
         fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
-        fields["paused_by"] = record.paused
+        fields |= {"paused_by": record.paused, "held_up": held_up}
         pending = [{"run": run, **pending_fields(call)} for run, call in waiting]
         console.document({**fields, "account": account_fields(account), "pending": pending})
         return
@@ -83,6 +85,8 @@ def _batch(session: Session, batch: Batch) -> None:
         console.out(f"  paused by {record.paused}: agentq resume {batch.name} lets it go on")
     elif tally.held:
         console.out(f"  {plural(tally.held, 'run')} paused: {resume_them(batch.name)}")
+    for line in holdup_lines(held_up):
+        console.out(f"  {line}")
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")
     console.out(f"  money   {money_line(account)}")

@@ -72,6 +72,9 @@ class FakeBatch:
     def parked(self) -> Mapping[Parked, int]:
         return self.money
 
+    def live(self, limit: int) -> Iterator[RunRecord]:
+        return (run_record(state=RunState.QUEUED, stop_reason=None) for _ in range(min(self.queued, limit)))
+
     def stop_reasons(self) -> dict[str, int]:
         return dict(self.reasons)
 

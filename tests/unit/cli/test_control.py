@@ -10,6 +10,7 @@ import pytest
 import redis
 from click.testing import Result
 
+from agentq.cli import follow
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, RunSpec
 from agentq.store import Store, connect
@@ -187,6 +188,38 @@ def test_a_run_of_a_batch_that_is_paused_by_itself_is_named_with_what_lets_it_go
         assert resumed.stderr == f"  {way}\n"
     typed("resume", "-y", "--where", "batch=b1", "state=held")
     assert state_of(store, "run_1") == "queued"
+
+
+def test_a_batch_says_what_its_runs_wait_for_that_look_as_if_they_were_under_way(store: Store):
+    why = "waits for a worker that knows agent 'a'"
+    open_batch(store)
+    for name in ("run_1", "run_2", "run_3"):
+        submit_run(store, name, batch="b1")
+    for name in ("run_1", "run_2"):
+        store.runs.release(claim_run(store, name).lease, delay_ms=60_000, note=why)
+    pending = {"id": "c1", "tool": "refund", "arguments": "{}", "signature": "refund:1", "asked_at_ms": 0}
+    asked = [pending | {"default": "stop", "kind": "approval"}]
+    store.runs.commit_wait(claim_run(store, "run_3").lease, Delta("{}"), None, asked, 10**12)
+    typed("pause", "run_3")
+    lines = (
+        "2 runs wait for a worker that knows agent 'a'",
+        "1 run waits for a person, paused: once decided it goes on by agentq resume only",
+    )
+    for said in (typed("status", "b1").stdout, typed("wait", "b1", "--timeout", "0", code=6).stderr):
+        assert all(said.count(line) == 1 for line in lines), said
+    held_up = json.loads(typed("status", "b1", "--json").stdout)["held_up"]
+    assert (held_up[why], sum(held_up.values())) == (2, 3)
+
+
+def test_a_wait_says_meanwhile_what_no_worker_can_do_and_says_it_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.0)
+    open_batch(store)
+    submit_run(store, "run_1", batch="b1")
+    store.runs.release(claim_run(store, "run_1").lease, delay_ms=60_000, note="waits for a worker that x")
+    said = typed("wait", "b1", "--timeout", "1", code=6).stderr.partition("time is up")[0]
+    assert said.count("1 run waits for a worker that x\n") == 1
 
 
 def test_what_a_resume_that_was_cut_short_has_left_is_let_go_by_the_next_one(store: Store):
