@@ -127,7 +127,10 @@ def test_a_fork_is_asked_about_what_it_may_do_again_and_goes_on_by_itself(make_f
     (run,) = batch.runs()
     refused = fleet.type("retry", run.id, code=2)
     assert f"agentq retry {run.id} --from-step N" in refused.stderr
-    assert "it is 0 to 3" in fleet.type("retry", run.id, "--from-step", "9", code=2).stderr
+    assert (
+        "a new run keeps 0 to 3 of them, not 9"
+        in fleet.type("retry", run.id, "--from-step", "9", code=2).stderr
+    )
     forked = fleet.type("retry", run.id, "--from-step", "2").stdout.split()[0]
     fork = fleet.app.run(forked)
     assert fork.result(60).stop_reason is StopReason.FINISHED
