@@ -29,4 +29,11 @@ CHAOS = (
         "        _invocation(call, self.ctx)()\n        answer = self.journal.begin(",
         (SHORT,),
     ),
+    Mutant(
+        "chaos: a case is over while its rows are submitted",
+        "agentq/testing/play.py",
+        "if submitted and not live:",
+        "if submitter is not None and submitter.code == 0 and not live:",
+        ("tests/unit/testing/test_play.py",),
+    ),
 )
