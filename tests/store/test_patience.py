@@ -176,3 +176,15 @@ def test_whatever_is_due_becomes_due_later_so_nothing_hides_the_rest(store: Stor
     assert all(then > now for then in store.watch.live().values())
     assert due(store) == Due([], [])
     assert ("r1" in store.watch.live()) == (dump(store)["run:r1"][0]["state"] != "ended")
+
+
+def test_a_gap_of_more_than_a_lease_is_always_followed_by_a_term(store: Store):
+    dead_attempt(store)
+    clock(store, tick=-LEASE_MS - 1_000, patience=-1, granted=-LEASE_MS - 2_000)
+    assert store.watch.rescue("r1", LEASE_MS).verdict == "PATIENT"
+
+
+def test_the_first_tick_of_all_follows_no_gap(store: Store):
+    submit_run(store)
+    due(store)
+    assert store.client.hget(store.keys.clock, "granted") is None

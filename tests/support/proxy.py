@@ -71,12 +71,20 @@ class Proxy:
         self._server.close()
         await self._cut()
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        # Who was accepted a moment ago is turned away; what was aborted closes its socket in the next rounds.
+        await asyncio.sleep(0.1)
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        await asyncio.sleep(0)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
             writer.transport.abort()
             return
-        from_server, to_server = await asyncio.open_unix_connection(self._socket)
+        try:
+            from_server, to_server = await asyncio.open_unix_connection(self._socket)
+        except OSError:  # the server is not there, or takes nobody
+            writer.transport.abort()
+            return
         self._lines |= {writer, to_server}
         try:
             await asyncio.gather(self._pass(reader, to_server), self._pass(from_server, writer))

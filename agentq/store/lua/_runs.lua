@@ -163,14 +163,15 @@ local function place_of(run, state, step, phase)
 end
 
 -- After an outage nobody is rescued too early: a gap since the last tick, or time going back, gives
--- every lease one full term to be renewed first, at most once in three terms. Answers until when.
+-- every lease one full term to be renewed first, at most once in three terms; but always when the gap was longer than a
+-- term, since no lease can have been renewed meanwhile. Answers until when. The first tick of all follows no gap.
 -- A gap is a third of a lease without a tick, as long as a heartbeat may take: 5 s by default, never under 1.5 s.
 local function patience(now, lease_ms)
   local gap_ms = math.min(5000, math.max(1500, lease_ms / 3))
   local f = redis.call('HMGET', P .. 'clock', 'tick', 'patience', 'granted')
   local tick, till, granted = tonumber(f[1]) or 0, tonumber(f[2]) or 0, tonumber(f[3]) or 0
-  local gap = now - tick > gap_ms or now < tick
-  if gap and (now > granted + 3 * lease_ms or now < granted) then
+  local gap = f[1] and (now - tick > gap_ms or now < tick)
+  if gap and (now > granted + 3 * lease_ms or now < granted or now - tick > lease_ms) then
     till = now + lease_ms
     redis.call('HSET', P .. 'clock', 'tick', int(now), 'patience', int(till), 'granted', int(now))
   elseif now - tick >= 500 or now < tick then
