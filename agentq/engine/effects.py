@@ -15,7 +15,7 @@ from agentq.engine.snapshot import encode_event
 from agentq.provider.types import ToolCall
 from agentq.store.effects import Effect
 from agentq.tools import PlannedCall, ToolResult, ToolSpec, call_signature
-from agentq.tools.executor import outcome_unknown
+from agentq.tools.running import outcome_unknown
 
 if TYPE_CHECKING:
     from agentq.engine.step import Step

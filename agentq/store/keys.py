@@ -14,7 +14,7 @@ all that it has started.
                                  park_unit park_kind park_need park_policy
                                  park_till wind limits · parent children (in all)
                                  descendants (live) gathering wake_hint ·
-                                 paused (by) suspect on_expired definition
+                                 paused (by) on_expired definition
                                  generation reopen reopen_head stopped_at ·
                                  stop_reason stop_scope stop_detail answer
                                  ended

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import inspect
-import json
-import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
-
-from pydantic import BaseModel
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from agentq.core.failpoints import failpoint
-from agentq.core.text import encodable
-from agentq.tools.children import Children
 from agentq.tools.context import CallContext
-from agentq.tools.decorator import CONTEXT_FIELDS
 from agentq.tools.gates import Admitted, admit
 from agentq.tools.idempotency import call_signature
 from agentq.tools.journal import Journal, PlannedCall
 from agentq.tools.registry import ToolRegistry
 from agentq.tools.result import ToolResult
+from agentq.tools.running import Running, clean, invocation, timed_out
 from agentq.tools.spec import ToolSpec
-from agentq.tools.threads import TOOL_THREADS, TooManyThreadsError
+from agentq.tools.threads import TooManyThreadsError
 
 Cache = MutableMapping[str, str]
 """The good results of the calls of one run that act once, by signature."""
 
-_ERROR_CHARS = 500
-_HAND_OVER_SECONDS = 5.0
-"""A thread that has its result passes it on within less."""
 _SUSPENDED = ToolResult(ok=False, content="", suspended=True)
 
 
@@ -119,7 +107,7 @@ class _StepCalls:
         self.cache = cache
         self.journal = journal
         self.results: list[ToolResult] = []
-        self.reads: list[_Running | ToolResult] = []
+        self.reads: list[Running | ToolResult] = []
         self.unkept: dict[int, ToolResult] = {}  # results of reads that are not in the journal yet
         self.held = False
 
@@ -150,7 +138,7 @@ class _StepCalls:
             self.held = self.held or result.suspended
         self.reads = []
 
-    def _start(self, planned: PlannedCall) -> _Running | ToolResult:
+    def _start(self, planned: PlannedCall) -> Running | ToolResult:
         if planned.answer is not None:
             self._keep(planned)
             return planned.answer
@@ -178,9 +166,9 @@ class _StepCalls:
         if call.spec.side_effect:
             failpoint("effect.after_begin")
         started = time.monotonic()
-        running = _Running(call, started, ctx.children, len(self.results), self.journal)
+        running = Running(call, started, ctx.children, len(self.results), self.journal)
         try:
-            running.start(_invocation(call, ctx))
+            running.start(invocation(call, ctx))
         except TooManyThreadsError as error:
             refusal = ToolResult.failure("tool_error", f"The tool was not started: {error}.", retryable=True)
             running.note(refusal, late=False)
@@ -213,13 +201,13 @@ class _StepCalls:
             return dataclasses.replace(_SUSPENDED, asks=True)
         return result
 
-    def _ended(self, running: _Running | ToolResult) -> ToolResult:
+    def _ended(self, running: Running | ToolResult) -> ToolResult:
         if isinstance(running, ToolResult):
-            return _clean(running, running.elapsed_ms)
+            return clean(running, running.elapsed_ms)
         spec = running.call.spec
         result = running.wait()
         if result is None:
-            return self._asked(spec, _clean(_timed_out(spec), running.elapsed_ms))
+            return self._asked(spec, clean(timed_out(spec), running.elapsed_ms))
         if running.children is not None and running.children.suspended:
             running.note(_SUSPENDED, late=False)
             return _SUSPENDED  # whatever the tool has made of it
@@ -231,137 +219,3 @@ class _StepCalls:
         if result.ok and self.cache is not None and spec.acts_once:
             self.cache[running.call.signature] = result.content
         return result
-
-
-class _Running:
-    """A call on its way, on a thread of its own until its time is over."""
-
-    def __init__(
-        self,
-        call: Admitted,
-        started: float,
-        children: Children | None,
-        position: int,
-        journal: Journal | None,
-    ) -> None:
-        self.call = call
-        self.children = children
-        self._started = started
-        self._position = position
-        self._journal = journal if call.spec.side_effect else None
-        self._guard = threading.Lock()
-        self._returned = False
-        self._abandoned = False
-
-    @property
-    def elapsed_ms(self) -> float:
-        """Since it began."""
-        return (time.monotonic() - self._started) * 1000
-
-    def start(self, invoke: Callable[[], Any]) -> None:
-        """Have a thread do it.
-
-        Raises:
-            TooManyThreadsError: when there is none.
-        """
-        self._task = TOOL_THREADS.start(lambda: self._run(invoke))
-
-    def _run(self, invoke: Callable[[], Any]) -> ToolResult:
-        spec = self.call.spec
-        try:
-            value = invoke()
-        except BaseException as error:  # noqa: BLE001 - a tool may raise anything
-            result = _failed(spec, error)
-        else:
-            result = ToolResult(True, _cut(_text(value), spec.max_result_chars), raw=value)
-        result = _clean(result, self.elapsed_ms)
-        with self._guard:
-            self._returned = True
-            late = self._abandoned
-        if late:
-            # Nobody waits for it any more, but it is a fact.
-            self.note(result, late=True)
-        return result
-
-    def wait(self) -> ToolResult | None:
-        """Its result, or None when its time is over before there is one."""
-        self._task.wait(self._started + self.call.spec.timeout_s - time.monotonic())
-        with self._guard:
-            if not self._returned:
-                self._abandoned = True
-                return None
-        self._task.wait(_HAND_OVER_SECONDS)
-        result: ToolResult = self._task.result()
-        return result
-
-    def note(self, result: ToolResult, *, late: bool) -> None:
-        """Tell the journal, if it is a side effect."""
-        if self._journal is not None:
-            self._journal.done(self._position, self.call.spec, self.call.signature, result, late=late)
-
-
-def _invocation(call: Admitted, ctx: CallContext) -> Callable[[], Any]:
-    """The function with its checked arguments and what the server fills in, ready for a thread."""
-    spec = call.spec
-    injected = {name: getattr(ctx, name) if name in CONTEXT_FIELDS else ctx for name in spec.context_params}
-
-    def invoke() -> Any:
-        if inspect.iscoroutinefunction(spec.fn):
-            return asyncio.run(spec.fn(**call.arguments, **injected))
-        return spec.fn(**call.arguments, **injected)
-
-    return invoke
-
-
-def outcome_unknown(spec: ToolSpec, why: str) -> ToolResult:
-    """The result of a call with a side effect of which nobody knows whether it has acted."""
-    advice = "Do not call it again before you have verified with another tool whether it did."
-    if spec.idempotent:
-        advice = "To call it again with the same arguments is safe: it does not act twice."
-    return ToolResult.failure("outcome_unknown", f"{why} It may have taken effect or not. {advice}")
-
-
-def _timed_out(spec: ToolSpec) -> ToolResult:
-    if spec.side_effect:
-        return outcome_unknown(spec, f"No answer within {spec.timeout_s:g} s.")
-    return ToolResult.failure(
-        "timeout",
-        f"No answer within {spec.timeout_s:g} s. Ask for less, use another tool, or go on without it.",
-        retryable=True,
-    )
-
-
-def _failed(spec: ToolSpec, error: BaseException) -> ToolResult:
-    text = _cut(f"{type(error).__name__}: {error}", _ERROR_CHARS)
-    advice = "Correct the arguments, use another tool, or go on without it."
-    if spec.side_effect:
-        advice = "It may have taken effect in part: verify that before you call it again."
-    return ToolResult.failure("tool_error", f"The tool failed with {text}. {advice}")
-
-
-def _clean(result: ToolResult, elapsed_ms: float) -> ToolResult:
-    """The result with its time, in text that can be encoded: a lone surrogate cannot."""
-    return dataclasses.replace(result, content=encodable(result.content), elapsed_ms=elapsed_ms)
-
-
-def _cut(text: str, limit: int) -> str:
-    omitted = len(text) - limit
-    return text if omitted <= 0 else f"{text[:limit]}\n[cut: {omitted} more characters omitted]"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
-    except (TypeError, ValueError, RecursionError):
-        # The tool has acted: what it returned must not turn that into an error.
-        return str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return str(value)

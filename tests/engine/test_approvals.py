@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agentq.core.errors import ConflictError, UsageError
-from agentq.core.failpoints import FailpointError
 from agentq.core.records import PendingCall
 from agentq.engine.cancel import cancel_run
 from agentq.engine.decide import Answer, decide, decide_many, questions
@@ -224,10 +223,7 @@ def test_a_worker_that_dies_between_decision_and_commit_asks_nobody_again(
     rig.drain()
     answer(rig, run, "approve")
     rig.rescue()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", f"{point}=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, point)
     rig.revive(run)
     ready(rig.store, run)
     goes_on(rig)
@@ -363,10 +359,7 @@ def test_what_is_asked_again_shows_the_arguments_that_were_made(rig: Rig, monkey
     edited = '{"order": "2"}'
     answer(rig, run, "approve", arguments=edited)
     rig.rescue()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "effect.after_tool=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, "effect.after_tool")
     rig.revive(run)
     ready(rig.store, run)
     goes_on(rig)
@@ -394,10 +387,7 @@ def test_a_word_about_a_call_that_may_have_acted_speaks_for_its_equal_in_the_ste
     rig.drain()
     answer(rig, run, "approve")
     rig.rescue()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "effect.after_tool=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, "effect.after_tool")
     rig.revive(run)
     ready(rig.store, run)
     goes_on(rig)
@@ -417,10 +407,7 @@ def test_what_an_earlier_attempt_has_done_answers_its_equal_in_the_step(
     rig.drain()
     answer(rig, run, "approve")
     rig.rescue()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "effect.after_done=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, "effect.after_done")
     rig.revive(run)
     ready(rig.store, run)
     goes_on(rig)

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from agentq.agent import Budgets, Thread
-from agentq.core.failpoints import FailpointError
 from agentq.core.records import Actor, Parked, RunRecord
 from agentq.engine.cancel import cancel_run
 from agentq.engine.step import execute_step
@@ -367,10 +366,7 @@ def test_a_worker_that_dies_around_a_gather_starts_no_child_twice(
     rig.agent(client, asking(seen), budgets=FREE)
     rig.agent(kid, name="kid", budgets=FREE)
     run = rig.submit()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", f"{point}=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, point)
     if rig.cache is not None:
         rig.cache = type(rig.cache)()
     if point != "step.after_gather":

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from agentq.core.failpoints import FailpointError
 from agentq.core.records import Claim
 from agentq.provider.errors import RateLimited
 from agentq.provider.types import Role
@@ -109,10 +108,7 @@ def test_the_calls_of_a_reply_that_is_paid_are_made_before_the_closing_turn(
 ):
     rig.agent(Moody([LOOK, "done"]), look, on_change="finish")
     run = rig.submit()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "step.after_model_commit")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, "step.after_model_commit")
     rig.revive(run)
     rig.agent(Moody(["x", "closing words"]), look, system="Be brief.", on_change="finish")
     record = finish_or_fail(rig, run)
@@ -131,10 +127,7 @@ def test_a_tool_that_is_gone_is_told_to_the_model_and_the_run_goes_on(
 ):
     rig.agent(Moody([LOOK, "done"]), look)
     run = rig.submit()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "step.after_model_commit")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, "step.after_model_commit")
     rig.revive(run)
     rig.agent(Moody(["x", "done"]))
     assert finish_or_fail(rig, run).stop_reason == "finished"

@@ -10,7 +10,6 @@ import pytest
 from agentq.agent import Budgets
 from agentq.app import Batch, Run
 from agentq.core.errors import UsageError
-from agentq.core.failpoints import FailpointError
 from agentq.core.lifecycle import StopReason
 from agentq.engine.cancel import cancel_run
 from agentq.engine.retry import retry_runs
@@ -281,11 +280,8 @@ def test_what_may_have_acted_when_its_run_was_given_up_is_not_done_again(
 
     rig.agent(Moving([ACT, "done"]), act, budgets=FREE)
     run = Run(rig.store, rig.submit())
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "effect.after_tool=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
-    rig.store.client.hset(rig.store.keys.run(run.id), mapping={"deaths": 9, "suspect": 1})
+    rig.die(monkeypatch, "effect.after_tool")
+    rig.store.client.hset(rig.store.keys.run(run.id), mapping={"deaths": 9})
     rig.revive(run.id)
     assert run.stop_reason is StopReason.ATTEMPTS_EXHAUSTED
     run.retry()

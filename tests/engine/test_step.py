@@ -221,10 +221,7 @@ def test_a_side_effect_that_is_committed_is_not_repeated_by_a_rescued_worker(
     rig.agent(client, pay)
     run = rig.submit()
     rig.step()
-    monkeypatch.setenv("AGENTQ_FAILPOINTS", "step.after_tools=raise")
-    with pytest.raises(FailpointError):
-        rig.step()
-    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    rig.die(monkeypatch, "step.after_tools")
     rig.revive(run)
     finish_or_fail(rig, run)
     signature = call_signature("pay", '{"amount": 5}')

@@ -26,7 +26,7 @@ CHAOS = (
         "chaos: the journal is written after the tool",
         "agentq/tools/executor.py",
         "        answer = self.journal.begin(",
-        "        _invocation(call, self.ctx)()\n        answer = self.journal.begin(",
+        "        invocation(call, self.ctx)()\n        answer = self.journal.begin(",
         (SHORT,),
     ),
     Mutant(

@@ -23,7 +23,7 @@ RUNS = (
         "a tool acts before it is written down",
         "agentq/tools/executor.py",
         "        answer = self.journal.begin(",
-        "        _invocation(call, self.ctx)()\n        answer = self.journal.begin(",
+        "        invocation(call, self.ctx)()\n        answer = self.journal.begin(",
         (EXECUTOR,),
     ),
     Mutant(
@@ -214,7 +214,7 @@ RUNS = (
     Mutant(
         "a wait that is over ends the run also where the model is to be told",
         f"{LUA}/run_rescue.lua",
-        "if state == 'waiting' and f[10] == 'tell' then",
+        "if state == 'waiting' and f[9] == 'tell' then",
         "if state == 'waiting' and f[10] == 'never' then",
         (RESCUE,),
     ),
@@ -321,30 +321,9 @@ RUNS = (
     Mutant(
         "a suspect is not alone",
         f"{LUA}/step_claim.lua",
-        "    if ARGV[6] ~= '1' then\n",
-        "    if ARGV[6] == 'never' then\n",
+        "if is_suspect and ARGV[6] ~= '1' then",
+        "if is_suspect and ARGV[6] == 'never' then",
         (CLAIM,),
-    ),
-    Mutant(
-        "a suspect is not marked",
-        f"{LUA}/step_claim.lua",
-        "    redis.call('HSET', run, 'suspect', '1')\n",
-        "",
-        (CLAIM,),
-    ),
-    Mutant(
-        "who is given back stays marked",
-        f"{LUA}/_runs.lua",
-        "  if f[4] then redis.call('HDEL', run, 'suspect') end\n",
-        "",
-        (CLAIM,),
-    ),
-    Mutant(
-        "a death beside a suspect ends a run",
-        f"{LUA}/run_rescue.lua",
-        "if f[9] and deaths >= DEATHS_MAX then",
-        "if deaths >= DEATHS_MAX then",
-        (RESCUE,),
     ),
     Mutant(
         "suspects of one process come back together",
@@ -356,7 +335,7 @@ RUNS = (
     Mutant(
         "a commit does not forget the deaths",
         f"{LUA}/step_commit.lua",
-        "if f[4] then redis.call('HDEL', run, 'deaths', 'suspect') end\n",
+        "if f[4] then redis.call('HDEL', run, 'deaths') end\n",
         "",
         ("tests/store/test_step_commit.py",),
     ),

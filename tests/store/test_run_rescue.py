@@ -210,19 +210,6 @@ def test_the_tool_in_which_its_processes_died_is_named(store: Store):
     assert record.stop_detail == f"the process died {DEATHS} times in step 1, in pay"
 
 
-def test_who_dies_beside_a_suspect_as_often_as_it_likes_is_innocent(store: Store):
-    """A death counts against a run only where the run was the one suspect of its process."""
-    submit_run(store)
-    for deaths in range(1, DEATHS + 3):
-        claim_run(store)
-        # Claimed before it was one, as a neighbour is: nobody has marked it.
-        store.client.hdel(store.keys.run("r1"), "suspect")
-        assert die(store)[0] in {"RESCUED", "SUSPECT"}
-        assert dump(store)["run:r1"][0]["deaths"] == str(deaths)
-        ready(store, "r1")
-    check_invariants(store, ["r1"])
-
-
 def test_a_commit_makes_a_suspect_a_run_like_any_other(store: Store):
     submit_run(store)
     for _ in range(2):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from agentq.agent import Agent, Budgets, Thread
+from agentq.core.failpoints import FailpointError
 from agentq.core.lifecycle import RunState
 from agentq.core.records import (
     Actor,
@@ -424,6 +425,13 @@ class Rig:
         return rescue_due(
             self.store.watch, self.store.ledger, self.bench.dispatch, lease_ms=LEASE_MS, room=100
         )
+
+    def die(self, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+        """Do a step whose worker dies at this point."""
+        with monkeypatch.context() as patch:
+            patch.setenv("AGENTQ_FAILPOINTS", f"{point}=raise")
+            with pytest.raises(FailpointError):
+                self.step()
 
     def revive(self, run_id: str) -> list[Rescue]:
         """The worker that holds the run is dead and its lease is over: a tick takes the step back."""

@@ -94,7 +94,7 @@ local function end_run(id, run, reason, now, fields)
   redis.call('HSET', run, 'state', 'ended', 'stop_reason', reason, 'ended', int(now), 'fence', raised(f[1]),
     'ms', int(spent), unpack(fields))
   redis.call('HDEL', run, 'pending', 'deadline', 'not_before', 'hints', 'parked', 'wind', 'gathering', 'wake_hint',
-    'paused', 'suspect', 'on_expired')
+    'paused', 'on_expired')
   redis.call('ZREM', P .. 'watch', id)
   close_run(id)
   if f[2] and f[2] ~= '' then
@@ -122,10 +122,9 @@ end
 
 -- Leave `running` for another live state: the fence is raised, the time inside the step is added up.
 local function leave(id, run, state, now, due, fields)
-  local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms', 'suspect')
+  local f = redis.call('HMGET', run, 'fence', 'claimed', 'ms')
   local spent = (tonumber(f[3]) or 0) + math.max(0, now - (tonumber(f[2]) or now))
   redis.call('HSET', run, 'state', state, 'fence', raised(f[1]), 'ms', int(spent), unpack(fields))
-  if f[4] then redis.call('HDEL', run, 'suspect') end
   redis.call('ZADD', P .. 'watch', int(due), id)
 end
 

@@ -16,7 +16,7 @@ if not due then return {'GONE'} end
 local now = now_ms()
 if tonumber(due) > now then return {'NOT_DUE'} end
 local f = redis.call('HMGET', run, 'state', 'step', 'deaths', 'scopes', 'park_till', 'park_unit', 'park_scope',
-  'gathering', 'suspect', 'on_expired')
+  'gathering', 'on_expired')
 local state = f[1]
 if not state or state == 'ended' then
   redis.call('ZREM', watch, id)
@@ -35,7 +35,7 @@ if state == 'waiting' and f[8] then
   go_on(id, run)
   return {'WOKEN', f[2]}
 end
-if state == 'waiting' and f[10] == 'tell' then
+if state == 'waiting' and f[9] == 'tell' then
   -- Nobody has decided: the calls are refused, and the model hears why.
   for _, call in ipairs(cjson.decode(redis.call('HGET', run, 'pending'))) do
     redis.call('HSETNX', run .. ':decisions', call.id, cjson.encode({verdict = 'expired', at = int(now)}))
@@ -61,9 +61,9 @@ local deaths = (tonumber(f[3]) or 0) + 1
 redis.call('HINCRBY', run, 'rescues', 1)
 local where = place_of(run, state, f[2], redis.call('HGET', run, 'phase'))
 trace(run, 'rescued', 'the process was lost in ' .. where, 0, f[2])
--- Only who dies as a suspect, with no other one in its process, is taken for what kills it: the third time, since a process
--- may be killed from outside, or by a step beside it that is no suspect yet.
-if f[9] and deaths >= DEATHS_MAX then
+-- A run with two deaths is only claimed with no other suspect in its process. Who dies three times like that is taken for
+-- what kills it: once may be a kill from outside, or a step beside it that is no suspect yet.
+if deaths >= DEATHS_MAX then
   end_run(id, run, 'attempts_exhausted', now, {'deaths', int(deaths), 'stop_detail',
     'the process died ' .. int(deaths) .. ' times in ' .. where})
   return {'ENDED', 'attempts_exhausted'}

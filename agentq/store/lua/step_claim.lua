@@ -31,6 +31,7 @@ if not state then return {'MISSING'} end
 local now = now_ms()
 local l = redis.call('HMGET', LEDGER, 'recovering', 'schema')
 if l[2] and tonumber(l[2]) > SCHEMA then return {'SCHEMA', l[2]} end
+local is_suspect = (tonumber(f[9]) or 0) >= SUSPECT_DEATHS
 local replay = state == 'running' and fence_nonce(fence) == nonce
 if not replay then
   if state == 'running' or state == 'cancelling' then return {'BUSY'} end
@@ -50,13 +51,10 @@ if not replay then
   if f[4] and tonumber(f[4]) > now then return {'NOT_YET'} end
   if l[1] and tonumber(l[1]) > now then return {'RECOVERING'} end
   if ARGV[2] ~= '' and ARGV[2] ~= f[2] then return {'STALE'} end
-  if f[9] and tonumber(f[9]) >= SUSPECT_DEATHS then
-    if ARGV[6] ~= '1' then
-      redis.call('HDEL', run, 'hints')
-      redis.call('ZADD', P .. 'watch', int(now + SUSPECT_PAUSE_MS), id)
-      return {'SUSPECT'}
-    end
-    redis.call('HSET', run, 'suspect', '1')
+  if is_suspect and ARGV[6] ~= '1' then
+    redis.call('HDEL', run, 'hints')
+    redis.call('ZADD', P .. 'watch', int(now + SUSPECT_PAUSE_MS), id)
+    return {'SUSPECT'}
   end
   fence = int(fence_int(fence) + 1) .. '-' .. nonce
   redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now))
@@ -65,13 +63,13 @@ if not replay then
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
 local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'wind', 'head', 'op',
-  'limits', 'definition', 'suspect')
+  'limits', 'definition')
 local effects, decisions = {}, {}
 if r[2] == 'tools' then
   effects, decisions = redis.call('HGETALL', run .. ':effects'), redis.call('HGETALL', run .. ':decisions')
 end
 local reply = {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or '', r[10] or '',
-  r[11] or '', r[12] or '0', effects, decisions}
+  r[11] or '', is_suspect and '1' or '0', effects, decisions}
 if ARGV[5] == '' or ARGV[5] ~= r[9] then
   reply[#reply + 1] = r[8]
   reply[#reply + 1] = json_array(redis.call('LRANGE', run .. ':msgs', 0, -1))

@@ -44,7 +44,7 @@ local cached, hint
 cached, at = take(at)
 hint, at = take(at)
 if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
-if f[4] then redis.call('HDEL', run, 'deaths', 'suspect') end
+if f[4] then redis.call('HDEL', run, 'deaths') end
 if f[5] or f[9] then redis.call('HDEL', run, 'failures', 'unclear', 'error') end
 fields[#fields + 1] = 'op'
 fields[#fields + 1] = op

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from click.testing import Result
 
 from agentq import AgentQ, tool
@@ -17,32 +15,14 @@ from agentq.cli.session import Session
 from agentq.core.errors import ConflictError, UsageError
 from agentq.core.records import Delta
 from agentq.provider.scripted import ScriptedClient
-from agentq.store import Store, connect
+from agentq.store import Store
 from agentq.store.approvals import Wanted
-from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import claim_run, open_batch, state_of, submit_run
 from tests.unit.cli.fakes import invoke
 
 ARGUMENTS = '{"order": "1001", "reason": "läte"}'
 WEEK_MS = 7 * 86_400_000
 SAID = '{"role":"assistant","content":"I will cancel it.","tool_calls":[]}'
-
-
-@pytest.fixture
-def store(
-    server: EmbeddedServer,
-    namespace: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Iterator[Store]:
-    """The store that the command line finds too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENTQ_REDIS_URL", server.url)
-    monkeypatch.setenv("AGENTQ_NAMESPACE", namespace)
-    opened = connect(server.url, namespace, retries=0)
-    yield opened
-    opened.client.close()
 
 
 def wait(store: Store, run_id: str, *calls: str, name: str = "cancel_order", **asked: Any) -> None:

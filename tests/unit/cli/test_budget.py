@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from click.testing import Result
 
 from agentq.core.records import Delta, Parked, Settlement
-from agentq.store import Store, connect
-from agentq.worker.embedded import EmbeddedServer
+from agentq.store import Store
 from tests.support.harness import claim_run, open_batch, reserve, state_of, submit_run
 from tests.unit.cli.fakes import invoke
 
 NANO = 10**9
-
-
-@pytest.fixture
-def store(
-    server: EmbeddedServer,
-    namespace: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Any,
-) -> Iterator[Store]:
-    """The store that the command line finds too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENTQ_REDIS_URL", server.url)
-    monkeypatch.setenv("AGENTQ_NAMESPACE", namespace)
-    opened = connect(server.url, namespace, retries=0)
-    yield opened
-    opened.client.close()
 
 
 def typed(*args: str, code: int = 0) -> Result:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from click.testing import Result
 
 from agentq.cli import follow
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, RunSpec
-from agentq.store import Store, connect
-from agentq.worker.embedded import EmbeddedServer
+from agentq.store import Store
 from tests.support.harness import HELLO, RETENTION_MS, claim_run, open_batch, state_of, submit_run
 from tests.unit.cli.fakes import invoke
 
@@ -24,23 +21,6 @@ CALLS = (
     '{"role":"tool","content":"done","tool_call_id":"c1"}',
 )
 STEP = '["step","step 1",1,1,5]'
-
-
-@pytest.fixture
-def store(
-    server: EmbeddedServer,
-    namespace: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Any,
-) -> Iterator[Store]:
-    """The store that the command line finds too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENTQ_REDIS_URL", server.url)
-    monkeypatch.setenv("AGENTQ_NAMESPACE", namespace)
-    opened = connect(server.url, namespace, retries=0)
-    yield opened
-    opened.client.close()
 
 
 def typed(*args: str, code: int = 0) -> Result:

@@ -305,7 +305,7 @@ def test_whatever_a_tool_returns_becomes_text(value: object, content: str | None
 
 def test_without_a_free_thread_the_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a sentence, and as something that may work later."""
-    monkeypatch.setattr("agentq.tools.executor.TOOL_THREADS", DaemonThreads(limit=0))
+    monkeypatch.setattr("agentq.tools.running.TOOL_THREADS", DaemonThreads(limit=0))
     result = executor().call("add", '{"a": 1}')
     assert (result.error_code, result.retryable) == ("tool_error", True)
     assert "was not started" in result.content

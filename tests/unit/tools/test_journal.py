@@ -148,7 +148,7 @@ def test_what_is_noted_is_what_the_model_reads_and_no_longer():
 
 
 def test_a_call_for_which_there_is_no_thread_has_not_acted_and_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("agentq.tools.executor.TOOL_THREADS", DaemonThreads(limit=0))
+    monkeypatch.setattr("agentq.tools.running.TOOL_THREADS", DaemonThreads(limit=0))
     journal = FakeJournal()
     (result,) = Desk(journal).make(to("write", "a"))
     assert journal.log == ["begin 0", "done 0"]

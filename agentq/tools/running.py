@@ -1,0 +1,163 @@
+"""One call on its way: on a thread of its own, until its time is over, and its result for the model."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from agentq.core.text import encodable
+from agentq.tools.children import Children
+from agentq.tools.context import CallContext
+from agentq.tools.decorator import CONTEXT_FIELDS
+from agentq.tools.gates import Admitted
+from agentq.tools.journal import Journal
+from agentq.tools.result import ToolResult
+from agentq.tools.spec import ToolSpec
+from agentq.tools.threads import TOOL_THREADS
+
+_ERROR_CHARS = 500
+_HAND_OVER_SECONDS = 5.0
+"""A thread that has its result passes it on within less."""
+
+
+class Running:
+    """A call on its way, on a thread of its own until its time is over."""
+
+    def __init__(
+        self,
+        call: Admitted,
+        started: float,
+        children: Children | None,
+        position: int,
+        journal: Journal | None,
+    ) -> None:
+        self.call = call
+        self.children = children
+        self._started = started
+        self._position = position
+        self._journal = journal if call.spec.side_effect else None
+        self._guard = threading.Lock()
+        self._returned = False
+        self._abandoned = False
+
+    @property
+    def elapsed_ms(self) -> float:
+        """Since it began."""
+        return (time.monotonic() - self._started) * 1000
+
+    def start(self, invoke: Callable[[], Any]) -> None:
+        """Have a thread do it.
+
+        Raises:
+            TooManyThreadsError: when there is none.
+        """
+        self._task = TOOL_THREADS.start(lambda: self._run(invoke))
+
+    def _run(self, invoke: Callable[[], Any]) -> ToolResult:
+        spec = self.call.spec
+        try:
+            value = invoke()
+        except BaseException as error:  # noqa: BLE001 - a tool may raise anything
+            result = _failed(spec, error)
+        else:
+            result = ToolResult(True, _cut(_text(value), spec.max_result_chars), raw=value)
+        result = clean(result, self.elapsed_ms)
+        with self._guard:
+            self._returned = True
+            late = self._abandoned
+        if late:
+            # Nobody waits for it any more, but it is a fact.
+            self.note(result, late=True)
+        return result
+
+    def wait(self) -> ToolResult | None:
+        """Its result, or None when its time is over before there is one."""
+        self._task.wait(self._started + self.call.spec.timeout_s - time.monotonic())
+        with self._guard:
+            if not self._returned:
+                self._abandoned = True
+                return None
+        self._task.wait(_HAND_OVER_SECONDS)
+        result: ToolResult = self._task.result()
+        return result
+
+    def note(self, result: ToolResult, *, late: bool) -> None:
+        """Tell the journal, if it is a side effect."""
+        if self._journal is not None:
+            self._journal.done(self._position, self.call.spec, self.call.signature, result, late=late)
+
+
+def invocation(call: Admitted, ctx: CallContext) -> Callable[[], Any]:
+    """The function with its checked arguments and what the server fills in, ready for a thread."""
+    spec = call.spec
+    injected = {name: getattr(ctx, name) if name in CONTEXT_FIELDS else ctx for name in spec.context_params}
+
+    def invoke() -> Any:
+        if inspect.iscoroutinefunction(spec.fn):
+            return asyncio.run(spec.fn(**call.arguments, **injected))
+        return spec.fn(**call.arguments, **injected)
+
+    return invoke
+
+
+def outcome_unknown(spec: ToolSpec, why: str) -> ToolResult:
+    """The result of a call with a side effect of which nobody knows whether it has acted."""
+    advice = "Do not call it again before you have verified with another tool whether it did."
+    if spec.idempotent:
+        advice = "To call it again with the same arguments is safe: it does not act twice."
+    return ToolResult.failure("outcome_unknown", f"{why} It may have taken effect or not. {advice}")
+
+
+def timed_out(spec: ToolSpec) -> ToolResult:
+    """The result of a call whose time is over."""
+    if spec.side_effect:
+        return outcome_unknown(spec, f"No answer within {spec.timeout_s:g} s.")
+    return ToolResult.failure(
+        "timeout",
+        f"No answer within {spec.timeout_s:g} s. Ask for less, use another tool, or go on without it.",
+        retryable=True,
+    )
+
+
+def _failed(spec: ToolSpec, error: BaseException) -> ToolResult:
+    text = _cut(f"{type(error).__name__}: {error}", _ERROR_CHARS)
+    advice = "Correct the arguments, use another tool, or go on without it."
+    if spec.side_effect:
+        advice = "It may have taken effect in part: verify that before you call it again."
+    return ToolResult.failure("tool_error", f"The tool failed with {text}. {advice}")
+
+
+def clean(result: ToolResult, elapsed_ms: float) -> ToolResult:
+    """The result with its time, in text that can be encoded: a lone surrogate cannot."""
+    return dataclasses.replace(result, content=encodable(result.content), elapsed_ms=elapsed_ms)
+
+
+def _cut(text: str, limit: int) -> str:
+    omitted = len(text) - limit
+    return text if omitted <= 0 else f"{text[:limit]}\n[cut: {omitted} more characters omitted]"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        # The tool has acted: what it returned must not turn that into an error.
+        return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)
