@@ -128,6 +128,8 @@ class Retrial:
     messages: int
     event: str
     """For its trace."""
+    by: str
+    """Who asked."""
     usd: int | Literal["same"] | None = "same"
     """Its limit from now on, in nano-USD; None for none."""
     tokens: int | Literal["same"] | None = "same"

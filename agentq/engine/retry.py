@@ -173,6 +173,7 @@ def _plan(
         _encode(head),
         reopening.messages,
         encode_event(event, now_ms),
+        by,
         usd=to_nano(given["max_usd"]) if "max_usd" in given else "same",
         tokens=given.get("max_tokens", "same"),
         spec=replace(record.spec, budgets=new.as_dict()) if given else None,

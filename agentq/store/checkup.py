@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agentq.core.errors import SchemaError
 from agentq.store.audit import chunks
 from agentq.store.connect import Store
 from agentq.store.owners import STAYS, owner_of
@@ -177,8 +176,6 @@ class _Examination:
         states = []
         for run_id, reply in zip(run_ids, self._scripts.call_many("run_check", calls), strict=True):
             match reply:
-                case ["SCHEMA", version]:
-                    raise SchemaError(int(version))
                 case ["GONE"]:
                     pass
                 case ["OK", state, parent, list(found)]:
@@ -233,8 +230,6 @@ class _Examination:
     def _look_at_members(self, index: str, members: Sequence[str]) -> None:
         repaired = bool(self._repair)
         match self._scripts.call("index_check", index, self._repair, *members):
-            case ["SCHEMA", version]:
-                raise SchemaError(int(version))
             case ["OK", unknown, *strays]:
                 if unknown == 1:
                     self._checkup.add("unknown_list", f"list {index}", repaired=repaired)

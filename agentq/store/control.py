@@ -87,6 +87,7 @@ class Control:
             retrial.messages,
             *("" if limit == "same" else "-" if limit is None else limit for limit in limits),
             retrial.event,
+            retrial.by,
             len(fields),
             *fields,
         ]

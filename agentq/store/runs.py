@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import redis
 
-from agentq.core.errors import ConflictError, SchemaError, UsageError
+from agentq.core.errors import ConflictError, UsageError
 from agentq.core.ids import new_nonce
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import to_nano
@@ -103,8 +103,6 @@ class Runs(RunReads):
             match reply:
                 case [("CREATED" | "EXISTS") as word, run_id]:
                     answers.append((word, run_id))
-                case ["SCHEMA", version]:
-                    raise SchemaError(int(version))
                 case ["CONFLICT", run_id]:
                     where = f"batch {spec.batch!r}" if spec.batch else f"tenant {spec.tenant!r}"
                     if spec.parent:
@@ -159,6 +157,7 @@ class Runs(RunReads):
         definition: str,
         trace: Sequence[str],
         results: Mapping[str, str],
+        decided: Sequence[str],
     ) -> None:
         """Create a run that begins where another one has been. It is kept as long as that, once it has ended.
 
@@ -170,6 +169,7 @@ class Runs(RunReads):
             definition: the hash of its agent.
             trace: the events of these steps.
             results: what answers equal calls.
+            decided: calls of these steps on which a person decided, perhaps with other arguments.
 
         Raises:
             UsageError: when the source is gone by now.
@@ -188,14 +188,14 @@ class Runs(RunReads):
             more=["step", step],
         )
         cached = [part for item in results.items() for part in item]
+        known: Any = self._client.hgetall(self._keys.run(source, "decisions")) if decided else {}
+        decisions = [part for call in decided if call in known for part in (call, known[call])]
         # Without a hint and without a parent.
-        rest: list[Arg] = [0, 0, len(trace), *trace, len(cached), *cached]
+        rest: list[Arg] = [0, 0, len(trace), *trace, len(cached), *cached, len(decisions), *decisions]
         reply = self._scripts.call("run_submit", *arguments, *rest)
         match reply:
             case ["CREATED", _]:
                 return
-            case ["SCHEMA", version]:
-                raise SchemaError(int(version))
             case _:
                 raise unexpected("run_submit", reply)
 
@@ -239,8 +239,6 @@ class Runs(RunReads):
                     effects=pairs(effects),
                     decisions={call: decision_of(text) for call, text in pairs(decisions).items()},
                 )
-            case ["SCHEMA", version]:
-                raise SchemaError(int(version))
             case ["ORPHAN"]:
                 # Whoever cancelled the tree, or the batch, has not come to this run, or did not live to.
                 self.cancel(run_id, "what it belongs to")

@@ -17,7 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from agentq.core.errors import StoreError
+from agentq.core.errors import SchemaError, StoreError
 
 _FLAGS = re.compile(r"^-- FLAGS (.+)$", re.MULTILINE)
 _USES = re.compile(r"^-- USES  (.+)$", re.MULTILINE)
@@ -56,14 +56,23 @@ class Scripts:
         self._connections = _Connections(client)
 
     def call(self, name: str, *args: Arg) -> list[Any]:
-        """The reply of one script; it is loaded first when the server does not know it."""
+        """The reply of one script; it is loaded first when the server does not know it.
+
+        Raises:
+            SchemaError: when the state is newer than this release understands; nothing was changed.
+        """
         try:
-            return self._connections.execute("EVALSHA", digest(name), 1, self._key, *args)
+            reply = self._connections.execute("EVALSHA", digest(name), 1, self._key, *args)
         except redis.exceptions.NoScriptError:
-            return self._connections.execute("EVAL", source(name), 1, self._key, *args)
+            reply = self._connections.execute("EVAL", source(name), 1, self._key, *args)
+        return _understood(reply)
 
     def call_many(self, name: str, calls: Sequence[Sequence[Arg]]) -> list[list[Any]]:
-        """The replies of one script called many times, in one round trip. Safe to repeat, as scripts are."""
+        """The replies of one script called many times, in one round trip. Safe to repeat, as scripts are.
+
+        Raises:
+            SchemaError: as `call`. Calls before the one that says so may have been carried out.
+        """
         if not calls:
             return []
         for _ in range(2):
@@ -71,7 +80,7 @@ class Scripts:
             for args in calls:
                 pipeline.evalsha(digest(name), 1, self._key, *args)
             try:
-                return pipeline.execute()
+                return [_understood(reply) for reply in pipeline.execute()]
             except redis.exceptions.NoScriptError:
                 self._client.script_load(source(name))
         raise StoreError(f"{name}: the server forgets its scripts as soon as they are loaded")
@@ -113,6 +122,14 @@ class _Connections:
             raise
         finally:
             self._idle.append(connection)
+
+
+def _understood(reply: list[Any]) -> list[Any]:
+    match reply:
+        case ["SCHEMA", version]:
+            raise SchemaError(int(version))
+        case _:
+            return reply
 
 
 def unexpected(name: str, reply: object) -> StoreError:

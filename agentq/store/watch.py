@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import redis
 
-from agentq.core.errors import SchemaError
 from agentq.core.records import Lease
 from agentq.store.keys import Keys
 from agentq.store.ledger import Ledger
@@ -59,8 +58,6 @@ class Watch:
     def due(self, lease_ms: int, *, room: int, rescues: int) -> Due:
         """What is due now, the longest due first: up to `room` hints, up to `rescues` runs to put right."""
         reply = self._scripts.call("tick", lease_ms, LOOKS_MAX, room, rescues, GRACE_MS, LONGEST_GRACE_MS)
-        if reply[0] == "SCHEMA":
-            raise SchemaError(int(reply[1]))
         hints, runs, parked, events = reply
         steps = [int(step) for step in hints[1::2]]
         return Due(
@@ -113,8 +110,6 @@ class Watch:
         match reply:
             case ["OK"]:
                 self._ledger.report()
-            case ["SCHEMA", version]:
-                raise SchemaError(int(version))
             case ["ROLLBACK", known]:
                 self._ledger.rolled_back(int(known))
             case _:

@@ -377,7 +377,7 @@ def reopen(rig: Rig, run: str) -> None:
     """Retry an ended run, as it was."""
     keys, client = rig.store.keys, rig.store.client
     head, messages = client.hget(keys.run(run), "head"), client.llen(keys.run(run, "msgs"))
-    given = (run, new_nonce(), 0, str(head), int(messages), "", "", RETRIED, 0)
+    given = (run, new_nonce(), 0, str(head), int(messages), "", "", RETRIED, "ann", 0)
     assert call(rig.store, "run_retry", *given)[0] == "RETRIED"
     age(rig.store, run)
     rig.rescue()

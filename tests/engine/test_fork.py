@@ -227,6 +227,13 @@ def test_a_call_that_a_person_has_changed_is_kept_as_it_was_made(rig: Rig):
     assert (new.answer, shop.sold) == ("new", ["b"])
     assert [m.role for m in new.thread().messages].count(Role.TOOL) == 2
     rig.check()
+    rig.agent(Moody([[], sells("b"), "newest"]), sell, look, budgets=FREE)
+    newest = forked(rig, new, 1)
+    (call,) = newest.calls_after(0)
+    assert json.loads(call.arguments) == {"what": "b"}
+    work(rig, newest)
+    assert (newest.answer, shop.sold) == ("newest", ["b"]), "a fork of a fork knows it, too"
+    rig.check()
 
 
 @pytest.mark.parametrize("steps", [1, 3])

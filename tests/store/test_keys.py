@@ -201,7 +201,7 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     again = claim_run(store, "worse").lease
     store.runs.commit_end(again, DELTA, None, StopReason.MODEL_ERROR)
     happened.append(seen(store))
-    assert store.control.retry_many([Retrial("worse", 0, "{}", 1, "[]")]) == [("RETRIED", "0")]
+    assert store.control.retry_many([Retrial("worse", 0, "{}", 1, "[]", "ann")]) == [("RETRIED", "0")]
     happened.append(seen(store))
     rows = table()
     used: set[str] = set()

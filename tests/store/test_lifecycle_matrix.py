@@ -86,7 +86,7 @@ def reserve_dry(store: Store, lease: Lease) -> None:
 
 
 def retry(store: Store, lease: Lease) -> None:
-    store.control.retry_many([Retrial("r1", 0, "{}", 1, "[]")])
+    store.control.retry_many([Retrial("r1", 0, "{}", 1, "[]", "ann")])
 
 
 def resumed_batch(store: Store, lease: Lease) -> None:
@@ -226,7 +226,7 @@ AGAIN: dict[str, Callable[[Lease], list[str | int]]] = {
     "run_pause": lambda lease: ["r1", "test"],
     "run_resume": lambda lease: ["r1", 1],
     "batch_pause": lambda lease: ["b1", "test"],
-    "run_retry": lambda lease: ["r1", OPERATION, 0, "{}", 1, "", "", "[]", 0],
+    "run_retry": lambda lease: ["r1", OPERATION, 0, "{}", 1, "", "", "[]", "ann", 0],
     "run_cancel": lambda lease: ["r1", "test"],
     "runs_cancel": lambda lease: ["test", 1, "r1"],
     "batch_cancel": lambda lease: ["b1", "test"],

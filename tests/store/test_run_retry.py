@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agentq.core.lifecycle import StopReason
@@ -24,7 +26,7 @@ from tests.support.harness import (
     untouched,
 )
 
-AGAIN = Retrial("r1", 0, '{"step":1}', 1, '["retried"]')
+AGAIN = Retrial("r1", 0, '{"step":1}', 1, '["retried"]', "ann")
 
 
 def retry(store: Store, retrial: Retrial = AGAIN) -> tuple[str, str]:
@@ -48,7 +50,7 @@ def test_a_run_is_queued_again_without_its_closing_turn_and_with_what_it_has_spe
     (reopening,) = store.control.reopenings(["r1"])
     assert reopening is not None
     assert (reopening.generation, reopening.head, reopening.messages) == (0, "{}", 1)
-    args: list[str | int] = ["r1", "0p", 0, '{"step":1}', reopening.messages, "", "", '["retried"]', 0]
+    args: list[str | int] = ["r1", "0p", 0, '{"step":1}', reopening.messages, "", "", '["retried"]', "ann", 0]
     assert twice(store, "run_retry", *args) == ["RETRIED", "0"]
     record = store.runs.read("r1")
     assert record is not None
@@ -129,12 +131,25 @@ def test_of_two_who_have_looked_one_reopens_it(store: Store):
 def test_new_limits_go_over_those_that_it_had(store: Store):
     closed(store)
     spec = RunSpec("a", tenant="acme", custom_id="x", budgets={"max_usd": "0.2", "max_tokens": None})
-    assert retry(store, Retrial("r1", 0, "{}", 1, "[]", usd=200, tokens=None, spec=spec))[0] == "RETRIED"
+    assert (
+        retry(store, Retrial("r1", 0, "{}", 1, "[]", "ann", usd=200, tokens=None, spec=spec))[0] == "RETRIED"
+    )
     account = store.ledger.account("run:r1")
     assert (account.limit_nano, account.tokens_limit) == (200, None)
     claim = claim_run(store)
-    assert (claim.limits, claim.spec.budgets["max_usd"]) == (None, "0.2")
+    assert (claim.limits, claim.spec.budgets["max_usd"]) == ((200, None), "0.2")
     check_invariants(store, ["r1"])
+
+
+def test_new_limits_are_in_the_log_with_who_gave_them_and_only_where_they_change(store: Store):
+    closed(store)
+    assert retry(store, replace(AGAIN, usd=200))[0] == "RETRIED"
+    store.runs.cancel("r1", "test")
+    assert retry(store, replace(AGAIN, generation=1, usd=200))[0] == "RETRIED"
+    limits = [entry for entry in store.journal.read(0) if entry.operation == "limit"]
+    assert [(e.subject, e.words, e.actor, e.reason) for e in limits] == [
+        ("run:r1", "ul 100 200", "ann", "retry")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,16 +176,16 @@ def test_a_child_is_reopened_while_its_parent_is_live_and_counts_as_live_again(s
     store.runs.cancel("r1", "test")
     store.runs.cancel("p1", "test")
     with untouched(store):
-        assert retry(store, Retrial("r1", 1, "{}", 1, "[]")) == ("ORPHAN", "ended")
+        assert retry(store, Retrial("r1", 1, "{}", 1, "[]", "ann")) == ("ORPHAN", "ended")
     store.client.delete(store.keys.run("p1"))
-    assert retry(store, Retrial("r1", 1, "{}", 1, "[]")) == ("ORPHAN", "")
+    assert retry(store, Retrial("r1", 1, "{}", 1, "[]", "ann")) == ("ORPHAN", "")
 
 
 def test_what_is_live_or_does_not_exist_is_left_alone(store: Store):
     submit_run(store)
     with untouched(store):
         assert retry(store) == ("LIVE", "queued")
-        assert retry(store, Retrial("r9", 0, "{}", 1, "[]")) == ("MISSING", "")
+        assert retry(store, Retrial("r9", 0, "{}", 1, "[]", "ann")) == ("MISSING", "")
         assert store.control.reopenings(["r9"]) == [None]
 
 

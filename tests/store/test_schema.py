@@ -8,7 +8,7 @@ import pytest
 
 from agentq.core.errors import SchemaError
 from agentq.store import Store
-from tests.support.harness import call, dump, submit_run, untouched
+from tests.support.harness import call, dump, open_batch, submit_run, untouched
 
 NOW = 1
 """The form that this release writes."""
@@ -69,10 +69,8 @@ def test_who_stops_in_good_order_leaves_the_list(store: Store):
 
 def test_an_older_worker_is_told_and_counts_as_nobody(store: Store):
     store.client.hset(store.keys.ledger, "schema", NEWER)
-    with untouched(store):
-        assert sign_on(store) == ["SCHEMA", str(NEWER)]
-        with pytest.raises(SchemaError, match=str(NEWER)) as raised:
-            store.watch.sign_on("w1", 60)
+    with untouched(store), pytest.raises(SchemaError, match=str(NEWER)) as raised:
+        store.watch.sign_on("w1", 60)
     assert raised.value.hint, "it says what to do"
 
 
@@ -81,6 +79,39 @@ def test_a_newer_state_takes_no_run_from_an_older_release(store: Store):
     store.client.hset(store.keys.ledger, "schema", NEWER)
     with untouched(store), pytest.raises(SchemaError, match=str(NEWER)):
         submit_run(store, "r2")
+
+
+BY_PEOPLE: dict[str, list[str | int]] = {
+    "run_pause": ["r1", "ann"],
+    "run_resume": ["r1", 1],
+    "run_cancel": ["r1", "ann"],
+    "runs_cancel": ["ann", 1, "r1"],
+    "run_retry": ["r1", "op", 0, "{}", 1, "", "", "[]", "ann", 0],
+    "batch_pause": ["b1", "ann"],
+    "batch_cancel": ["b1", "ann"],
+    "approval_decide": ["r1", "c1", "op", "approve", "ann", "", ""],
+    "budget_set": ["op", "ann", "why", "tenant:acme", "5", "=", "=", 0],
+    "budget_topup": ["op", "ann", "why", "tenant:acme", 5, 0],
+    "budget_freeze": ["op", "ann", "why", "tenant:acme", 1],
+    "budget_winddown": ["op", "ann", "why", "tenant:acme", 1],
+    "budget_book": ["op", "ann", "why", "tenant:acme", "charge", 5, 5],
+}
+
+
+@pytest.mark.parametrize("script", BY_PEOPLE)
+def test_what_people_do_with_an_older_release_leaves_a_newer_state_alone(store: Store, script: str):
+    open_batch(store)
+    submit_run(store, batch="b1")
+    store.client.hset(store.keys.ledger, "schema", NEWER)
+    with untouched(store), pytest.raises(SchemaError, match=str(NEWER)):
+        call(store, script, *BY_PEOPLE[script])
+
+
+def test_one_of_many_calls_says_it_for_all(store: Store):
+    submit_run(store)
+    store.client.hset(store.keys.ledger, "schema", NEWER)
+    with untouched(store), pytest.raises(SchemaError, match=str(NEWER)):
+        store.control.pause_many(["r1", "r1"], "ann")
 
 
 def test_what_is_in_force_is_never_lowered(store: Store):

@@ -88,10 +88,10 @@ FORGETFUL = dedent(
     '''
     """An app in whose workers the journal of side effects is never asked."""
     from agentq import AgentQ, tool
-    from agentq.tools import executor
+    from agentq.tools import executor, running
 
     executor._StepCalls._begin = lambda self, call: None
-    executor._Running.note = lambda self, result, *, late: None
+    running.Running.note = lambda self, result, *, late: None
 
     @tool(side_effect=True)
     def note(text: str) -> str:

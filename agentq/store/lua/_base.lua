@@ -100,3 +100,9 @@ local function open_ledger() redis.call('HSETNX', LEDGER, 'born', int(now_ms()))
 -- The form of the state that this release writes and reads. It is raised with a structure that an older release would
 -- not understand; `worker_sign_on` puts it into force once no older worker is alive.
 local SCHEMA = 1
+
+-- What a script answers whose release does not understand the state, or nil.
+local function too_new()
+  local schema = redis.call('HGET', LEDGER, 'schema')
+  return schema and tonumber(schema) > SCHEMA and {'SCHEMA', schema} or nil
+end

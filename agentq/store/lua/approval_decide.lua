@@ -7,7 +7,10 @@
 -- REPLY {"DECIDED", calls of the run that are still open} | {"TAKEN", the decision that was first, JSON}
 --       | {"EXPIRED"} (its time is over) | {"CLOSED", state} (nothing of the run waits) | {"UNKNOWN"} (no such call)
 --       | {"MISSING"}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local id, call = ARGV[1], ARGV[2]
 local run = run_key(id)
 local decisions = run .. ':decisions'

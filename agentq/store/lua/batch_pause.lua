@@ -4,7 +4,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 who asked, or '' to let it go on
 -- REPLY {"OK"} | {"MISSING"}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local batch = P .. 'batch:' .. ARGV[1]
 if redis.call('EXISTS', batch) == 0 then return {'MISSING'} end
 if ARGV[2] == '' then redis.call('HDEL', batch, 'paused') else redis.call('HSETNX', batch, 'paused', ARGV[2]) end

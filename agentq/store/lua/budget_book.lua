@@ -6,7 +6,10 @@
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 charge or adjust   6 nano-USD, with a sign   7 tokens, with a sign
 -- REPLY {"OK", spent nano-USD, spent tokens} | {"MISSING"} (no such run or batch)
 --       | {"BELOW_ZERO", account} (more would be taken back than was spent there) | {"CONFLICT", what this id has done}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local asked = table.concat({ARGV[5], ARGV[4], ARGV[6], ARGV[7]}, ' ')
 local before = replayed(ARGV[1], asked)
 if before then return before end

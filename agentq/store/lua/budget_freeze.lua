@@ -4,7 +4,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 1 to freeze, 0 to let it go on
 -- REPLY {"OK"} | {"CONFLICT", what this id has done}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local asked = (ARGV[5] == '1' and 'freeze ' or 'unfreeze ') .. ARGV[4]
 local before = replayed(ARGV[1], asked)
 if before then return before end

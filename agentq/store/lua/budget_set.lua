@@ -6,6 +6,9 @@
 --       7 park, stop, winddown, '' for the run's own choice, '=' as it is
 --       8 1: a default, which never goes over what an operator has set, else 0
 -- REPLY {"OK"} | {"CONFLICT", what this id has done}
+--       | {"SCHEMA", version} (the state is newer than this script)
+local newer = too_new()
+if newer then return newer end
 local scope, default = ARGV[4], ARGV[8] == '1'
 local asked = table.concat({'set', scope, ARGV[5], ARGV[6], ARGV[7]}, ' ')
 local before = not default and replayed(ARGV[1], asked)

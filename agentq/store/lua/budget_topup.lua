@@ -5,6 +5,9 @@
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 nano-USD, with a sign   6 tokens, with a sign
 -- REPLY {"OK", limit in nano-USD or '', limit in tokens or ''} | {"NO_LIMIT", unit} | {"BELOW_ZERO", unit, limit}
 --       | {"TOO_MUCH", unit, limit} | {"CONFLICT", what this id has done}
+--       | {"SCHEMA", version} (the state is newer than this script)
+local newer = too_new()
+if newer then return newer end
 local scope = ARGV[4]
 local asked = table.concat({'topup', scope, ARGV[5], ARGV[6]}, ' ')
 local before = replayed(ARGV[1], asked)

@@ -4,6 +4,9 @@
 -- KEYS  1 routing key
 -- ARGV  1 list: a scope or its windows   2 how many at most   3 actor   4 reason   5 operation id
 -- REPLY {"OK", how many, how many are left} | {"CONFLICT", what this id has done}
+--       | {"SCHEMA", version} (the state is newer than this script)
+local newer = too_new()
+if newer then return newer end
 local asked = 'winddown ' .. ARGV[1]
 local before = replayed(ARGV[5], asked)
 if before then return before end

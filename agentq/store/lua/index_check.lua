@@ -9,8 +9,8 @@
 local index, repair = ARGV[1], ARGV[2] == '1'
 local key, list, batch = P .. index, string.match(index, '^parked:(.*)$'), string.match(index, '^batch:(.*):open$')
 
-local schema = redis.call('HGET', LEDGER, 'schema')
-if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
+local newer = too_new()
+if newer then return newer end
 
 local function is_member(id)
   if batch then return redis.call('SISMEMBER', key, id) == 1 end

@@ -11,8 +11,8 @@ local run, watch, now = run_key(id), P .. 'watch', now_ms()
 local f = redis.call('HMGET', run, 'state', 'parent', 'scopes', 'fence', 'batch', 'tenant', 'custom_id', 'ttl', 'paused',
   'deadline', 'gathering', 'park_scope', 'parked', 'descendants', 'stop_reason')
 local state, batch = f[1], f[5] or ''
-local schema = redis.call('HGET', LEDGER, 'schema')
-if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
+local newer = too_new()
+if newer then return newer end
 if redis.call('EXISTS', run) == 0 then return {'GONE'} end
 
 local found = {}

@@ -5,7 +5,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 who asked
 -- REPLY {"HELD"} | {"PAUSING", state} (held as soon as it is queued) | {"ENDED", stop reason} | {"CANCELLING"} | {"MISSING"}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local id = ARGV[1]
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes')

@@ -5,7 +5,10 @@
 -- ARGV  1 run id   2 1 to take back its own pause, 0 when its batch's was taken back
 -- REPLY {"RESUMED"} (also when it was not paused) | {"HELD", what is paused: run or batch} | {"ENDED", stop reason}
 --       | {"MISSING"}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local id = ARGV[1]
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes', 'batch', 'paused')

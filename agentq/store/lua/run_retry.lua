@@ -1,14 +1,17 @@
 -- Reopen a run that has ended: from its last committed step, before its closing turn. It is another generation of the
 -- same run: what it has spent and done stays.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit parking runs operator
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 operation id   3 generation that the caller has seen   4 head of the thread   5 messages to keep
 --       6 limit in nano-USD, '-' for none, '' as it was   7 the same in tokens   8 trace event
---       9 n, then n fields and values of the run's hash
+--       9 who asked   10 n, then n fields and values of the run's hash
 -- REPLY {"RETRIED", step} | {"CANCELLING", batch} (it is cancelled and has live rows: with this one they would go on)
 --       | {"LIVE", state} | {"CHANGED"} (since the caller has looked) | {"GONE", what is missing}
 --       | {"ORPHAN", state of the parent or ''} (it is not live) | {"MISSING"}
+--       | {"SCHEMA", version} (the state is newer than this script)
+local newer = too_new()
+if newer then return newer end
 local id, op = ARGV[1], ARGV[2]
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'op', 'generation', 'batch', 'custom_id', 'tenant', 'parent', 'stop_reason',
@@ -35,15 +38,22 @@ for _, part in ipairs(RUN_PARTS) do redis.call('PERSIST', run .. part) end
 persist_account('run:' .. id)
 redis.call('LTRIM', run .. ':msgs', 0, keep - 1)
 redis.call('RPUSH', run .. ':trace', ARGV[8])
+local own, told = 'run:' .. id, {}
 for i, name in ipairs({'ul', 'tl'}) do
-  local limit = ARGV[5 + i]
-  if limit == '-' then redis.call('HDEL', scope_key('run:' .. id), name)
-  elseif limit ~= '' then redis.call('HSET', scope_key('run:' .. id), name, int(amount(limit))) end
+  local limit, had = ARGV[5 + i], redis.call('HGET', scope_key(own), name) or '-'
+  if limit ~= '' and limit ~= had then
+    if limit == '-' then redis.call('HDEL', scope_key(own), name)
+    else redis.call('HSET', scope_key(own), name, int(amount(limit))) end
+    told[#told + 1] = name .. ' ' .. had .. ' ' .. limit
+  end
+end
+if #told > 0 then
+  note('limit', own, {own}, {}, {'w', table.concat(told, ', '), 'a', ARGV[9], 'r', 'retry'})
+  limit_changed(own)
 end
 redis.call('HDEL', run, 'stop_reason', 'stop_scope', 'stop_detail', 'stopped_at', 'answer', 'ended', 'reopen',
   'reopen_head', 'failures', 'unclear', 'error', 'deaths')
-if ARGV[6] ~= '' or ARGV[7] ~= '' then redis.call('HDEL', run, 'limits') end
-local fields = take(9)
+local fields = take(10)
 redis.call('HSET', run, 'state', 'queued', 'op', op, 'generation', int(tonumber(ARGV[3]) + 1), 'head', ARGV[4],
   'fence', raised(f[11]), 'not_before', int(now), unpack(fields))
 -- What was approved stays so; what was refused, or not decided in time, is asked again.

@@ -11,7 +11,7 @@
 --      11 n, then n fields and values of the run's hash   then messages: count and items
 --         the hint to push: count 0 or 2, queue key and message
 --         of a child: count 2, its parent and the fence of the step that starts it or ''
---         and last, of a fork: events of its trace, and results that answer equal calls: count and items
+--         and last, of a fork: events of its trace, results that answer equal calls, and decisions: count and items
 -- REPLY {"CREATED", run} | {"EXISTS", run} | {"CONFLICT", run}
 --       | {"ORPHAN", state of the parent or ''} (it is not live) | {"STALE"} (the step is somebody else's by now)
 --       | {"SCHEMA", version} (the state is newer than this script)
@@ -19,8 +19,8 @@
 local CHILDREN_MAX, DEPTH_MAX = 100, 4
 local id, custom, hash, batch, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local run = run_key(id)
-local schema = redis.call('HGET', LEDGER, 'schema')
-if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
+local newer = too_new()
+if newer then return newer end
 if redis.call('EXISTS', run) == 1 then
   return {redis.call('HGET', run, 'hash') == hash and 'CREATED' or 'CONFLICT', id}
 end
@@ -35,7 +35,9 @@ messages, at = take(at)
 hint, at = take(at)
 parent, at = take(at)
 events, at = take(at)
-local cached = take(at)
+local cached
+cached, at = take(at)
+local decisions = take(at)
 local siblings = parent[1] and run_key(parent[1]) .. ':children'
 if custom ~= '' then
   local known
@@ -68,6 +70,7 @@ redis.call('HSET', run, 'state', 'queued', 'step', '0', 'phase', 'model', 'fence
 for i = 1, #messages do redis.call('RPUSH', run .. ':msgs', messages[i]) end
 for i = 1, #events do redis.call('RPUSH', run .. ':trace', events[i]) end
 for i = 1, #cached, 2 do redis.call('HSET', run .. ':cache', cached[i], cached[i + 1]) end
+for i = 1, #decisions, 2 do redis.call('HSET', run .. ':decisions', decisions[i], decisions[i + 1]) end
 if usd_limit then redis.call('HSET', scope_key('run:' .. id), 'ul', usd_limit) end
 if token_limit then redis.call('HSET', scope_key('run:' .. id), 'tl', token_limit) end
 if siblings then

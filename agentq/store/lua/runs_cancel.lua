@@ -3,8 +3,10 @@
 -- USES  ledger reservations fit parking runs cancelling
 -- KEYS  1 routing key
 -- ARGV  1 who asked   2 n, then n run ids
--- REPLY {the reply of `run_cancel.lua` for each}
+-- REPLY {the reply of `run_cancel.lua` for each} | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local replies = {}
 for i, id in ipairs((take(2))) do replies[i] = cancelled(id, ARGV[1]) end
 return replies

@@ -13,8 +13,8 @@ local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, watch = now_ms(), P .. 'watch'
 -- So many lists of parked runs are swept in one tick, any of them: each costs every worker a script.
 local LISTS_MAX = 100
-local schema = redis.call('HGET', LEDGER, 'schema')
-if schema and tonumber(schema) > SCHEMA then return {'SCHEMA', schema} end
+local newer = too_new()
+if newer then return newer end
 patience(now, tonumber(ARGV[1]))
 -- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
 local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
