@@ -27,12 +27,14 @@ ROOT = Path(__file__).parents[2]
 AGENTS = dedent(
     '''
     import time
+    from pathlib import Path
     from agentq import AgentQ, Budgets, tool
     from agentq.provider.pricing import ModelPricing
 
     @tool
     def nap(seconds: float) -> str:
         """Rest."""
+        Path("napping").touch()
         time.sleep(seconds)
         return "rested"
 
@@ -188,7 +190,7 @@ def test_leaving_a_watch_cancels_nothing(desk: Desk) -> None:
 def test_ctrl_c_lets_the_step_at_hand_end_and_what_is_left_goes_on_later(desk: Desk) -> None:
     up = desk.up()
     desk.type("submit", desk.rows("long", [nap(1.5), nap(1.6), "done"]), "--agent", "helper")
-    wait_until(lambda: desk.counts("long")["running"], "the run to be at work", 20)
+    wait_until((desk.folder / "napping").exists, "the run to be at work", 20)
     up.signal(SIGINT)
     assert up.wait() == 130
     assert "killed" not in up.output
