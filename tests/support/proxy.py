@@ -21,6 +21,8 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._lines: set[asyncio.StreamWriter] = set()
+        self._ends: list[asyncio.StreamWriter] = []
+        """Of all lines that ever were."""
         self._refusing = False
         self._passing = asyncio.Event()
         self._passing.set()
@@ -68,15 +70,17 @@ class Proxy:
         self._passing.set()
 
     async def _end(self) -> None:
-        self._server.close()
+        # Not closed yet: who was accepted a moment ago needs the server to be turned away by its task.
+        for listener in self._server.sockets:
+            self._loop.remove_reader(listener)
         await self._cut()
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
-        # Who was accepted a moment ago is turned away; what was aborted closes its socket in the next rounds.
-        await asyncio.sleep(0.1)
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
-        await asyncio.sleep(0)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(end.wait_closed() for end in self._ends), return_exceptions=True)
+        self._server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ends.append(writer)
         if self._refusing:
             writer.transport.abort()
             return
@@ -84,6 +88,11 @@ class Proxy:
             from_server, to_server = await asyncio.open_unix_connection(self._socket)
         except OSError:  # the server is not there, or takes nobody
             writer.transport.abort()
+            return
+        self._ends.append(to_server)
+        if self._refusing:  # by now
+            writer.transport.abort()
+            to_server.transport.abort()
             return
         self._lines |= {writer, to_server}
         try:
