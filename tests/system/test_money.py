@@ -48,7 +48,7 @@ EXACT = dedent(
             turn, usage = sum(m.role is Role.ASSISTANT for m in req.messages), Usage(1000, 100)
             with open(BILL, "a") as bill:
                 bill.write(f"{req.metadata['row']} {turn} {PRICE.cost_nano(usage)}\\n")
-            time.sleep(req.metadata["seconds"])
+            time.sleep(req.metadata.get("seconds", 0.05))
             if req.tool_choice == "none" or turn == req.metadata["steps"] - 1:
                 return ChatResult("what I have", usage, "test", "exact-1")
             calls = (ToolCall("", "look", json.dumps({"turn": turn})),)
