@@ -20,9 +20,10 @@ from tests.support.wait import wait_until
 QUICK = Restarts(first_delay=0.01, longest_delay=0.02, quick_seconds=5, quick_crashes=5)
 
 PARENT = """
-    import sys
+    import signal, sys
     from agentq.worker.supervisor import Child, Restarts, supervise
 
+    signal.signal(signal.SIGHUP, signal.{hangup})  # not as whoever runs the tests has it
     CHILD = '''{child}'''
     children = [Child(name, [sys.executable, "-c", CHILD]) for name in {names}]
     sys.exit(supervise(children, drain_seconds={drain}, on_ready=lambda: print("all ready", flush=True),
@@ -87,8 +88,9 @@ def python(code: str) -> list[str]:
 
 @pytest.fixture
 def start_parent(start_process):
-    def start(child: str, *, names=("worker-1",), drain=20.0):
-        parent = start_process(python(dedent(PARENT).format(child=child, names=list(names), drain=drain)))
+    def start(child: str, *, names=("worker-1",), drain=20.0, hangup="SIG_DFL"):
+        code = dedent(PARENT).format(child=child, names=list(names), drain=drain, hangup=hangup)
+        parent = start_process(python(code))
         wait_until(lambda: parent.output.count("| at work") == len(names), "the children to work")
         return parent
 
@@ -131,6 +133,13 @@ def test_a_signal_lets_the_work_be_finished(start_parent, number, code):
         assert f"{name} | finishing" in parent.output
         assert f"{name} | done" in parent.output
     assert not any(is_alive(pid) for name in ("worker-1", "worker-2") for pid in pids(parent.output, name))
+
+
+def test_a_hangup_is_nothing_under_nohup(start_parent):
+    parent = start_parent(DUTIFUL, hangup="SIG_IGN")
+    parent.signal(signal.SIGHUP)
+    parent.signal(signal.SIGINT)
+    assert parent.wait() == 130, "the first signal that it hears counts"
 
 
 def test_ctrl_c_at_the_terminal_reaches_the_parent_only(start_parent):
