@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import redis
 from click.testing import Result
 
-from agentq.store import Store, connect
-from agentq.worker.embedded import EmbeddedServer
+from agentq.store import Store
 from tests.support.harness import claim_run, dump, open_batch, submit_run
 from tests.unit.cli.fakes import invoke
 
 
 @pytest.fixture
-def store(
-    server: EmbeddedServer,
-    namespace: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Iterator[Store]:
-    """A store with 30 queued runs, one of which is at work; the command line finds it too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENTQ_REDIS_URL", server.url)
-    monkeypatch.setenv("AGENTQ_NAMESPACE", namespace)
-    opened = connect(server.url, namespace, retries=0)
-    open_batch(opened)
+def store(store: Store) -> Store:
+    """With 30 queued runs, one of which is at work."""
+    open_batch(store)
     for number in range(30):
-        submit_run(opened, f"r{number}", batch="b1")
-    claim_run(opened, "r0")
-    yield opened
-    opened.client.close()
+        submit_run(store, f"r{number}", batch="b1")
+    claim_run(store, "r0")
+    return store
 
 
 def typed(*args: str, code: int = 0) -> Result:

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from click.testing import Result
 
 from agentq.core.records import Actor
-from agentq.store import Store, connect
-from agentq.worker.embedded import EmbeddedServer
+from agentq.store import Store
 from tests.support.harness import call
 from tests.unit.cli.fakes import invoke
 
 
 @pytest.fixture
-def store(
-    server: EmbeddedServer,
-    namespace: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Iterator[Store]:
-    """A store in which ten times a nano-USD was charged; the command line finds it too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENTQ_REDIS_URL", server.url)
-    monkeypatch.setenv("AGENTQ_NAMESPACE", namespace)
-    opened = connect(server.url, namespace, retries=0)
-    charge(opened, 10)
-    yield opened
-    opened.client.close()
+def store(store: Store) -> Store:
+    """With ten charges of a nano-USD each."""
+    charge(store, 10)
+    return store
 
 
 def charge(store: Store, count: int) -> None:
