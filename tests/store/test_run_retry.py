@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import redis
 
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, Retrial, RunSpec, Settlement
@@ -139,6 +140,12 @@ def test_new_limits_go_over_those_that_it_had(store: Store):
     claim = claim_run(store)
     assert (claim.limits, claim.spec.budgets["max_usd"]) == ((200, None), "0.2")
     check_invariants(store, ["r1"])
+
+
+def test_a_limit_that_cannot_be_counted_changes_nothing(store: Store):
+    closed(store)
+    with untouched(store), pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
+        call(store, "run_retry", "r1", "op", 0, "{}", 1, 2**53, "", "[]", "ann", 0)
 
 
 def test_new_limits_are_in_the_log_with_who_gave_them_and_only_where_they_change(store: Store):

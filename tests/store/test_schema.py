@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -95,7 +96,41 @@ BY_PEOPLE: dict[str, list[str | int]] = {
     "budget_freeze": ["op", "ann", "why", "tenant:acme", 1],
     "budget_winddown": ["op", "ann", "why", "tenant:acme", 1],
     "budget_book": ["op", "ann", "why", "tenant:acme", "charge", 5, 5],
+    "batch_open": ["b1", "a", "acme", "", "", 1000],
+    "batch_seal": ["b1"],
+    "batch_check": ["b1", 1],
+    "batch_recount": ["b1", 2, "total", 1, 2, "total", 2],
+    "key_check": [1000, "nobody's", ""],
+    "index_check": ["watch", 1, "r9"],
+    "run_check": ["r1", 1, 1000],
+    "ledger_mark": [7],
 }
+BY_WORKERS = {
+    "budget_reserve",
+    "budget_convert",
+    "budget_wake",
+    "effect_begin",
+    "effect_done",
+    "lease_renew",
+    "run_leave_hint",
+    "run_rescue",
+    "step_commit",
+    "step_release",
+    "ledger_audit",
+    "ledger_fold",
+    "ledger_idle",
+    "ledger_incident",
+    "ledger_reassert",
+}
+"""Of a step that was claimed before, a tick or sign-on that has asked, or an audit, which only looks."""
+ASKED_ELSEWHERE = {"run_submit", "step_claim", "tick", "worker_sign_on"}
+"""They have tests of their own."""
+
+
+def test_every_script_leaves_a_newer_state_alone_or_is_known_to_come_after_one_that_does():
+    folder = files("agentq.store") / "lua"
+    names = {file.name.removesuffix(".lua") for file in folder.iterdir() if file.name[0] != "_"}
+    assert names == BY_PEOPLE.keys() | BY_WORKERS | ASKED_ELSEWHERE
 
 
 @pytest.mark.parametrize("script", BY_PEOPLE)

@@ -4,7 +4,10 @@
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 1 to repair, or ''
 -- REPLY {"GONE"} | {"OK", {finding, detail, 1 when it was repaired, …}}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local name, repair = ARGV[1], ARGV[2] == '1'
 local batch, account = P .. 'batch:' .. name, 'batch:' .. name
 if redis.call('EXISTS', batch) == 0 then return {'GONE'} end

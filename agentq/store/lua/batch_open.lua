@@ -4,6 +4,9 @@
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 agent, '' for several   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
 -- REPLY {"OPEN", total} | {"CONFLICT", field, present value}
+--       | {"SCHEMA", version} (the state is newer than this script)
+local newer = too_new()
+if newer then return newer end
 local name, agent, tenant = ARGV[1], ARGV[2], ARGV[3]
 local batch, scope = P .. 'batch:' .. name, scope_key('batch:' .. name)
 local wanted = {}

@@ -4,7 +4,10 @@
 -- ARGV  1 batch   2 n, then n fields and values of its hash as they were   then count and items: fields and values that are
 --         right, 0 for a field that is to go
 -- REPLY {"OK"} | {"CHANGED"}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local batch = P .. 'batch:' .. ARGV[1]
 local was, at = take(2)
 local right = take(at)

@@ -5,7 +5,10 @@
 -- ARGV  1 ms after which such a key goes, or '' to look only   2 and on, for each: its name, and the key without which it
 --         needs an end: '' for none, '=' for the run that it names
 -- REPLY {"OK", name, …}
+--       | {"SCHEMA", version} (the state is newer than this script)
 -- FLAGS allow-oom
+local newer = too_new()
+if newer then return newer end
 local reply = {'OK'}
 for i = 2, #ARGV, 2 do
   local key, owner = P .. ARGV[i], ARGV[i + 1]

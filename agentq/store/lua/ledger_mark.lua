@@ -3,6 +3,9 @@
 -- KEYS  1 routing key
 -- ARGV  1 the last number that was exported, or ''
 -- REPLY {"OK"}
+--       | {"SCHEMA", version} (the state is newer than this script)
+local newer = too_new()
+if newer then return newer end
 if ARGV[1] == '' then
   redis.call('HDEL', LEDGER, 'exported')
 else

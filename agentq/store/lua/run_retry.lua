@@ -29,6 +29,10 @@ if batch and redis.call('HEXISTS', batch, 'cancelled') == 1 and redis.call('SCAR
   return {'CANCELLING', f[4]}
 end
 local scopes = scopes_in(f[10])
+local wanted = {ul = ARGV[6], tl = ARGV[7]}
+for name, limit in pairs(wanted) do
+  if limit ~= '' and limit ~= '-' then wanted[name] = int(amount(limit)) end
+end
 if f[7] then
   local state = redis.call('HGET', run_key(f[7]), 'state')
   if not state or state == 'ended' or state == 'cancelling' then return {'ORPHAN', state or ''} end
@@ -39,11 +43,11 @@ persist_account('run:' .. id)
 redis.call('LTRIM', run .. ':msgs', 0, keep - 1)
 redis.call('RPUSH', run .. ':trace', ARGV[8])
 local own, told = 'run:' .. id, {}
-for i, name in ipairs({'ul', 'tl'}) do
-  local limit, had = ARGV[5 + i], redis.call('HGET', scope_key(own), name) or '-'
+for _, name in ipairs({'ul', 'tl'}) do
+  local limit, had = wanted[name], redis.call('HGET', scope_key(own), name) or '-'
   if limit ~= '' and limit ~= had then
     if limit == '-' then redis.call('HDEL', scope_key(own), name)
-    else redis.call('HSET', scope_key(own), name, int(amount(limit))) end
+    else redis.call('HSET', scope_key(own), name, limit) end
     told[#told + 1] = name .. ' ' .. had .. ' ' .. limit
   end
 end
