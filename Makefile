@@ -29,7 +29,7 @@ setup: ## Make .venv/ with agentq and its tools (again when pyproject.toml or Py
 	echo "setting up .venv with $$($(PYTHON) -V) (about 20 seconds)"; \
 	$(PYTHON) -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'; \
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --group dev -e '.[flower,speedups]'; \
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --group dev -e '.[flower,speedups,mcp]'; \
 	echo "$$key" > $(STAMP)
 
 demo: setup ## Run the twenty demo tasks through real workers; no key, no Redis needed

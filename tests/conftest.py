@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -11,6 +12,8 @@ _KEPT = {"AGENTQ_REDIS_SERVER"}
 
 
 def pytest_configure() -> None:
+    # Whoever starts the suite in the background (`make test &`) has it ignore Ctrl-C, and all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Before anything is imported or started: the settings of the person at the keyboard are not the tests'.
     for name in [name for name in os.environ if name.startswith("AGENTQ_") and name not in _KEPT]:
         del os.environ[name]
