@@ -137,13 +137,17 @@ def apply_reply(
     """
     thread.step += 1
     thread.spend.steps += 1
-    thread.record("step", f"step {thread.step}")
+    # The provider's support asks for the id of the request.
+    thread.record("step", " ".join(filter(None, (f"step {thread.step}", result.request_id))))
+    for note in result.notes:
+        kind, _, detail = note.partition(": ")
+        thread.record(kind, detail, ok=False)
     limits = step_limits(agent)
     # A second step's worth of calls is answered as refused; beyond that they would only cost context.
     calls = _with_ids(thread, result.tool_calls[: 2 * limits.calls])
     _book(thread, result.usage, cost)
     text = encodable(result.text or "")
-    thread.messages.append(Message(Role.ASSISTANT, text, tool_calls=calls))
+    thread.messages.append(Message(Role.ASSISTANT, text, tool_calls=calls, turn=result.turn))
     thread.anchor = _anchor(agent, thread, result.usage)
     if not calls:
         thread.answer = text

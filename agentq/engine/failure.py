@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from agentq.core.text import encodable
-from agentq.provider.errors import LLMError, RateLimited
+from agentq.provider.errors import LLMError
 
 FAILURES_MAX = 8
 """Failed model calls in a row on one step after which no further one is made."""
@@ -32,8 +32,9 @@ def may_retry(error: Exception, *, failures: int, unclear: int) -> bool:
 def backoff_ms(error: Exception, failures: int) -> int:
     """The wait after the `failures`-th failure in a row: doubled each time, never under Retry-After."""
     delay_ms = min(500 * 2 ** (failures - 1), BACKOFF_CAP_MS)
-    if isinstance(error, RateLimited) and error.retry_after_s is not None:
-        delay_ms = max(delay_ms, round(error.retry_after_s * 1000))
+    after_s: float | None = getattr(error, "retry_after_s", None)
+    if after_s is not None:
+        delay_ms = max(delay_ms, round(after_s * 1000))
     return spread(delay_ms)
 
 

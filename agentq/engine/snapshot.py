@@ -135,7 +135,19 @@ def encode_head(thread: Thread, usage: Usage) -> str:
 
 def encode_message(message: Message) -> str:
     """One message as compact JSON."""
-    return _encode(message.as_dict())
+    text = _encode(message.as_dict())
+    if message.turn is not None and not _is_utf8(text):
+        # Half of a character in what a provider wants back as it was: written as an escape, it stays.
+        return json.dumps(message.as_dict(), separators=(",", ":"))
+    return text
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def encode_event(event: TraceEvent, now_ms: int) -> str:

@@ -143,6 +143,10 @@ def _messages_bound(messages: Sequence[Message], family: Family) -> int:
 
 
 def _texts(message: Message) -> Iterator[str]:
+    if message.turn is not None:
+        # What is sent in its place says all that the message says, and more.
+        yield _json(message.turn.body)
+        return
     yield message.content
     for call in message.tool_calls:
         yield from (call.id, call.name, call.arguments)

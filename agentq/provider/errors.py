@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar, Final, Literal
 
+from agentq.provider.types import RateLimits
+
 
 class _Unset(Enum):
     BY_CLASS = 0
@@ -18,8 +20,9 @@ _Billed = bool | Literal[_Unset.BY_CLASS] | None
 class LLMError(Exception):
     """A call that failed.
 
-    `retryable` says whether the same request may work later. `billed` is False only with proof that
-    nothing was billed; None means unknown, and then the whole reservation is charged.
+    `retryable` says whether the same request may work later, and `retry_after_s` when, if the provider said
+    so: it is the least to wait. `billed` is False only with proof that nothing was billed; None means
+    unknown, and then the whole reservation is charged. `limits` is what the provider said of its limits.
     """
 
     retryable: bool = False
@@ -34,6 +37,9 @@ class LLMError(Exception):
         status_code: int | None = None,
         cause: BaseException | None = None,
         billed: _Billed = _BY_CLASS,
+        retry_after_s: float | None = None,
+        request_id: str | None = None,
+        limits: RateLimits | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -42,34 +48,29 @@ class LLMError(Exception):
         self.status_code = status_code
         self.cause = cause
         self.billed: bool | None = self.billed_default if billed is _BY_CLASS else billed
+        self.retry_after_s = retry_after_s
+        self.request_id = request_id
+        self.limits = limits
 
     def __str__(self) -> str:
         source = "/".join(part for part in (self.provider, self.model) if part)
-        status = f" (HTTP {self.status_code})" if self.status_code is not None else ""
-        return f"{source}: {self.message}{status}" if source else f"{self.message}{status}"
+        of = [f"HTTP {self.status_code}"] if self.status_code is not None else []
+        of += [self.request_id] if self.request_id else []
+        text = f"{self.message} ({', '.join(of)})" if of else self.message
+        return f"{source}: {text}" if source else text
 
 
 class RateLimited(LLMError):  # noqa: N818 - the seed's name
-    """The provider turns requests away for now; `retry_after_s` is its own advice, if it gave any."""
+    """The provider turns requests away for now. It turns all away that share the key, so all wait."""
 
     retryable = True
     billed_default = False
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        retry_after_s: float | None = None,
-        provider: str = "",
-        model: str = "",
-        status_code: int | None = None,
-        cause: BaseException | None = None,
-        billed: _Billed = _BY_CLASS,
-    ) -> None:
-        super().__init__(
-            message, provider=provider, model=model, status_code=status_code, cause=cause, billed=billed
-        )
-        self.retry_after_s = retry_after_s
+
+class QuotaExceeded(LLMError):  # noqa: N818 - named as the others are
+    """The account has no money or no quota left. It stays so until a person acts: the fleet stops calling."""
+
+    billed_default = False
 
 
 class TransientError(LLMError):
@@ -85,6 +86,10 @@ class InvalidRequest(LLMError):  # noqa: N818 - the seed's name
     """The request is wrong and stays wrong: trying again is no use."""
 
     billed_default = False
+
+
+class ContextOverflow(InvalidRequest):
+    """The request is longer than the model's window."""
 
 
 class AuthError(LLMError):

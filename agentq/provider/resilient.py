@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentq.provider.client import LLMClient
-from agentq.provider.errors import AllProvidersFailed, LLMError, RateLimited
+from agentq.provider.errors import AllProvidersFailed, LLMError
 from agentq.provider.types import ChatRequest, ChatResult
 
 
@@ -33,7 +33,7 @@ class RetryPolicy:
     def delay_for(self, attempt: int, error: LLMError) -> float:
         """Seconds to wait after the failed try number `attempt`, counted from 1."""
         delay = min(self.max_delay_s, self.base_delay_s * 2.0 ** (attempt - 1))
-        if self.honor_retry_after and isinstance(error, RateLimited) and error.retry_after_s is not None:
+        if self.honor_retry_after and error.retry_after_s is not None:
             delay = max(delay, error.retry_after_s)
         return delay + random.uniform(0, self.jitter_s)  # noqa: S311 - spreads load, guards nothing
 

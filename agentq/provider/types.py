@@ -40,6 +40,31 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """An assistant's turn exactly as its provider gave it: reasoning, signatures and all.
+
+    Providers want it back unmodified, and only the model that wrote it may read it. `by` is that model, as
+    `dialect:model`; `body` is a JSON value of the dialect, never looked into by anybody but its adapter.
+    """
+
+    by: str
+    body: Any
+
+    def as_dict(self) -> dict[str, Any]:
+        """The two fields as a JSON object."""
+        return {"by": self.by, "body": self.body}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Turn:
+        """The inverse of `as_dict`.
+
+        Raises:
+            KeyError: when a field is missing.
+        """
+        return cls(data["by"], data["body"])
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message. An assistant's may ask for tools; a tool's names the call that it answers."""
 
@@ -47,6 +72,8 @@ class Message:
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    turn: Turn | None = None
+    """Of an assistant's: the provider's own form of it, where that holds more than this message does."""
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON object; fields that say nothing are left out."""
@@ -55,6 +82,8 @@ class Message:
             data["tool_calls"] = [call.as_dict() for call in self.tool_calls]
         if self.tool_call_id is not None:
             data["tool_call_id"] = self.tool_call_id
+        if self.turn is not None:
+            data["turn"] = self.turn.as_dict()
         return data
 
     @classmethod
@@ -70,6 +99,7 @@ class Message:
             content=data.get("content", ""),
             tool_calls=tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
             tool_call_id=data.get("tool_call_id"),
+            turn=Turn.from_dict(data["turn"]) if "turn" in data else None,
         )
 
 
@@ -127,8 +157,29 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a provider says of one of its limits: how much a minute, how much is left, when it is full again."""
+
+    limit: int | None = None
+    remaining: int | None = None
+    reset_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """The limits that came with a reply, of requests and of tokens; None for one that it does not name."""
+
+    requests: Allowance | None = None
+    tokens: Allowance | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChatResult:
-    """The reply: text, calls that the model asks for, or both. `model` is the one that really answered."""
+    """The reply: text, calls that the model asks for, or both. `model` is the one that really answered.
+
+    `turn` is kept with the message and sent back. `notes` are what the adapter has to say of the reply, each
+    `kind: detail`, and become events of the trace.
+    """
 
     text: str
     usage: Usage
@@ -138,6 +189,10 @@ class ChatResult:
     prompt_ref: str | None = None
     tool_calls: Sequence[ToolCall] = ()
     raw: Any = None
+    turn: Turn | None = None
+    request_id: str | None = None
+    limits: RateLimits | None = None
+    notes: Sequence[str] = ()
 
     @property
     def wants_tools(self) -> bool:
