@@ -158,7 +158,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a provider says of one of its limits: how much a minute, how much is left, when it is full again."""
+    """What a provider says of one limit: so much a minute, so much left, full again in `reset_s`."""
 
     limit: int | None = None
     remaining: int | None = None

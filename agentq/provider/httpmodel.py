@@ -1,0 +1,199 @@
+"""A model behind HTTP: what the three dialects share. One call is one request; who reserved it retries."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import httpx
+
+from agentq.provider.apikey import ApiKey, key_tag
+from agentq.provider.errors import AuthError, ContextOverflow, InvalidRequest, TransientError
+from agentq.provider.failures import error_of, refusal_in
+from agentq.provider.hosts import is_public, provider_at
+from agentq.provider.quirks import quirks_of
+from agentq.provider.types import ChatRequest, ChatResult
+from agentq.provider.waits import rate_limits
+from agentq.provider.wire import Answer, Wire
+
+CALL_SECONDS = 600.0
+_BYTES_PER_TOKEN = 4
+_CUT_SHARE = 0.6
+"""A prompt of which the server counts less than this share of an estimate was cut by it."""
+_CUT_FROM_TOKENS = 2_000
+
+
+class HttpModel(ABC):
+    """One model of one dialect at one address. It keeps connections and nothing of a call.
+
+    Args:
+        model: its exact id.
+        base_url: where the dialect's paths begin; by default the dialect's variable, then its public address.
+        api_key_file: a file with the key; by default the dialect's variable, or the file that the variable
+            with `_FILE` names. The key is read at each call.
+        provider: the name under which its prices are looked up; by default as the address says.
+        quirks: what this model wants otherwise, over `quirks.json` (see `Quirks`).
+        options: added to each request as it is: `{"reasoning": {"effort": "low"}}`.
+        call_seconds: the longest that one call may take.
+        transport: in place of the network, for tests.
+
+    Raises:
+        UsageError: for a quirk that does not exist.
+        InvalidRequest: for an address that is none.
+    """
+
+    dialect: ClassVar[str]
+    path: ClassVar[str]
+    vendor: ClassVar[str]
+    key_variable: ClassVar[str]
+    url_variable: ClassVar[str]
+    public_url: ClassVar[str]
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key_file: str | None = None,
+        provider: str | None = None,
+        quirks: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        call_seconds: float = CALL_SECONDS,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        url = base_url or os.environ.get(self.url_variable, "").strip() or self.public_url
+        if not url.startswith(("http://", "https://")):
+            raise InvalidRequest(f"{url!r} is no address of a model: it begins with http:// or https://")
+        self.model = model
+        self.base_url = url.rstrip("/")
+        self.provider = provider or provider_at(self.base_url, self.vendor)
+        self.quirks = quirks_of(self.dialect, self.provider, self.base_url, model, quirks)
+        self.options = dict(options or {})
+        self.key = ApiKey(self.key_variable, api_key_file)
+        self._wire = Wire(self.base_url, seconds=call_seconds, transport=transport)
+
+    @property
+    def by(self) -> str:
+        """Who writes its turns, and may read them again."""
+        return f"{self.dialect}:{self.model}"
+
+    @property
+    def native_schema(self) -> bool:
+        """Whether the provider itself holds an answer to a schema; else the model must be told of it."""
+        return self.quirks.native_schema == "schema"
+
+    @property
+    def lane(self) -> str:
+        """What shares one rate limit: provider, account and model.
+
+        Raises:
+            AuthError: when the key cannot be had.
+        """
+        return f"{self.provider}:{key_tag(self.base_url, self._key())}:{self.model}"
+
+    def complete(self, req: ChatRequest) -> ChatResult:
+        """Make one call.
+
+        Raises:
+            LLMError: a subclass, which says whether to try again and what may have been billed.
+        """
+        body = self.body(req) | self.options | dict(req.extra)
+        answer = self._wire.post(
+            self._path(), self.headers(self._key()), body, provider=self.provider, model=self.model
+        )
+        self._refuse(answer)
+        result = self._result(answer, req)
+        self._check_prompt(req, result)
+        return result
+
+    def close(self) -> None:
+        """Give its connections back."""
+        self._wire.close()
+
+    # ── what a dialect says ──────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def headers(self, key: str | None) -> dict[str, str]:
+        """The headers of a request beside its content type."""
+
+    @abstractmethod
+    def body(self, req: ChatRequest) -> dict[str, Any]:
+        """The request in the dialect, with a history that the provider accepts."""
+
+    @abstractmethod
+    def result(self, data: Mapping[str, Any], req: ChatRequest) -> ChatResult:
+        """The reply out of the body of a good answer.
+
+        Raises:
+            LLMError: when the body is none, or says that it failed.
+            KeyError, TypeError, IndexError, ValueError, AttributeError: when its shape is another one.
+        """
+
+    # ── what all share ───────────────────────────────────────────────────────────────────────────
+
+    def _key(self) -> str | None:
+        key = self.key.read()
+        if key is None and is_public(self.base_url):
+            raise AuthError(
+                f"{self.key_variable} is not set: export it, or name a file with api_key_file=",
+                provider=self.provider,
+                model=self.model,
+            )
+        return key
+
+    def _path(self) -> str:
+        return self.path
+
+    def _refuse(self, answer: Answer) -> None:
+        refusal = refusal_in(answer.data)
+        if answer.status == 200 and refusal is None:
+            return
+        # A 200 may carry an error: what the body says goes before the line that it came under.
+        status = answer.status if answer.status != 200 else (refusal and refusal.status) or 502
+        raise error_of(
+            status,
+            answer.headers,
+            answer.data,
+            answer.text,
+            provider=self.provider,
+            model=self.model,
+            errors_billed=self.quirks.errors_billed,
+        )
+
+    def _result(self, answer: Answer, req: ChatRequest) -> ChatResult:
+        request_id = answer.headers.get("x-request-id") or answer.headers.get("request-id")
+        try:
+            if not isinstance(answer.data, dict):
+                raise ValueError("its answer is no JSON object")
+            result = self.result(answer.data, req)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            # It was answered, and billed perhaps; what it said is lost.
+            raise TransientError(
+                f"the answer cannot be read: {type(error).__name__}: {error}",
+                provider=self.provider,
+                model=self.model,
+                status_code=answer.status,
+                request_id=request_id,
+                cause=error,
+            ) from error
+        return replace(result, request_id=request_id, limits=rate_limits(answer.headers))
+
+    def _check_prompt(self, req: ChatRequest, result: ChatResult) -> None:
+        if not self.quirks.cuts_prompt or not result.usage.input_tokens:
+            return
+        size = len((req.system or "").encode("utf-8", "surrogatepass"))
+        size += sum(len(m.content.encode("utf-8", "surrogatepass")) for m in req.messages)
+        estimate = size // _BYTES_PER_TOKEN
+        counted = result.usage.input_tokens
+        if estimate > _CUT_FROM_TOKENS and counted < estimate * _CUT_SHARE:
+            raise ContextOverflow(
+                f"the server cut the prompt: about {estimate} tokens were sent and {counted} read; "
+                "raise its context (Ollama: OLLAMA_CONTEXT_LENGTH)",
+                provider=self.provider,
+                model=self.model,
+                request_id=result.request_id,
+                billed=None,
+            )
