@@ -11,7 +11,7 @@ from agentq.agent.thread import Thread
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD
-from agentq.provider.bounds import Anchor, call_bound, closing_bound
+from agentq.provider.bounds import Anchor, call_bound, closing_bound, input_estimate
 from agentq.provider.types import ChatRequest, ChatResult, Message, Role, Usage
 
 if TYPE_CHECKING:
@@ -125,6 +125,11 @@ def closing_rungs(agent: Agent, thread: Thread, request: ChatRequest) -> tuple[R
         Rung(cap, Need(_worst_usd(agent, usage), usage.total_tokens, 0, 0))
         for cap, usage in _call_bounds(agent, thread, request).items()
     )
+
+
+def expected_input(agent: Agent, thread: Thread, request: ChatRequest) -> int:
+    """About how many tokens the model will read: what a rate limit is asked for before the call."""
+    return input_estimate(request, _anchor(agent, thread))
 
 
 def capped(request: ChatRequest, output_tokens: int) -> ChatRequest:

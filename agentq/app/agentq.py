@@ -235,6 +235,7 @@ class AgentQ:
             lease_ms=self.settings.lease_ms,
             approval_ms=round(self.settings.approval_seconds * 1000),
             park_ms=self.settings.park_ms,
+            patience_seconds=self.settings.patience_seconds,
             on_unpriced=self.settings.on_unpriced,
             scopes=self.settings.optional_scopes,
         )

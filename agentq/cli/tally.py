@@ -21,7 +21,7 @@ WAITING_FOR_APPROVAL = 5
 TIMED_OUT = 6
 PROVIDER = 8
 
-_REFUSALS = ("AuthError", "provider_quota", "provider_auth")
+_REFUSALS = ("provider_auth", "provider_quota", "AuthError")  # the last as an older release wrote it
 
 
 @dataclass(frozen=True, slots=True)

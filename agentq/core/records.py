@@ -92,6 +92,8 @@ class Claim:
     """Failed model calls in a row; `unclear` of them may have been billed."""
     unclear: int
     now_ms: int
+    failing_ms: int = 0
+    """When the first of these failures was; 0 without any."""
     wind: tuple[str, str] | None = None
     """The unit and the scope for which it has waited too long: its closing turn is due."""
     definition: str = ""
@@ -166,10 +168,14 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A model call that failed: what it said, and how many in a row may have been billed by now."""
+    """A model call that failed: what it said, and how many in a row may have been billed by now.
+
+    It counts as more than one failure where no further try of the same model is to follow.
+    """
 
     message: str
     unclear: int
+    counts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

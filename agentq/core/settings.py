@@ -45,6 +45,8 @@ class Settings:
     """How long a stopping worker may finish the steps at hand."""
     call_timeout_seconds: float = 600.0
     """The longest that one model call may take before its step counts as dead."""
+    patience_seconds: float = 3_600.0
+    """How long failed model calls of one step are tried again, waits included, before the run ends."""
     approval_seconds: float = 604_800.0
     """How long a run waits for a decision before it ends as `approval_expired`."""
     retention_days: float = 7.0

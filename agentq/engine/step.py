@@ -46,10 +46,19 @@ from agentq.engine.asking import end_if_refused, wait_for_person
 from agentq.engine.bill import settle
 from agentq.engine.closing import close
 from agentq.engine.effects import decisions_of
-from agentq.engine.failure import FAILURES_MAX, backoff_ms, described, is_unclear, may_retry, spread
+from agentq.engine.failure import (
+    FAILURES_MAX,
+    backoff_ms,
+    chain_of,
+    described,
+    is_unclear,
+    next_try,
+    spread,
+)
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
+from agentq.provider.client import named
 from agentq.provider.types import ChatRequest, ChatResult
 from agentq.store.watch import GRACE_MS
 from agentq.tools import call_signature
@@ -162,6 +171,9 @@ class Step:
         self.fields: dict[str, str] = {}
         """What the run is to remember with the next commit, beside its thread."""
         self.requests = 0
+        self.chain = chain_of(agent.client, bench.patience_seconds)
+        self.link = self.chain.links[self.chain.position(claim.failures)]
+        """The model that this step asks: the agent's, or a fallback once that has failed."""
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.kept: Settlement | None = None  # of a reply that was committed under this lease
         self.stop_scope = ""
@@ -325,8 +337,10 @@ class Step:
         unclear = Settlement(granted.reservation, "forfeit", granted.usd, granted.tokens)
         self.hold.begin("its model call", unclear)
         self.unsent = None
+        if self.link is not self.chain.links[0]:
+            self.thread.record("fallback", f"{named(self.chain.links[0])} to {named(self.link)}", ok=False)
         try:
-            return complete(self.agent.client, request, seconds)
+            return complete(self.link, request, seconds)
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome of the call
             log.warning(
                 "call_failed run=%s reservation=%s error=%r", self.lease.run_id, granted.reservation, error
@@ -344,17 +358,27 @@ class Step:
 
     def retried(self, error: Exception, settlement: Settlement) -> bool:
         """Give the step back with a due time, when the error allows it: no worker sleeps for a provider."""
-        failures, unclear = self.claim.failures + 1, self.claim.unclear + is_unclear(error)
-        if not may_retry(error, failures=failures, unclear=unclear):
+        unclear = self.claim.unclear + is_unclear(error)
+        since_ms, now_ms = self.claim.failing_ms, self.now_ms()
+        again = next_try(
+            error,
+            self.chain,
+            failures=self.claim.failures,
+            unclear=unclear,
+            failing_ms=now_ms - since_ms if since_ms else 0,
+        )
+        if again is None:
             return False
         self.runs.release(
             self.lease,
-            delay_ms=backoff_ms(error, failures),
+            delay_ms=again.delay_ms,
             settlement=settlement,
-            failed=Failure(described(error), unclear),
+            failed=Failure(described(error), unclear, again.counts),
             head=self.delta().head if self.thread.closing else None,
             scope=self.stop_scope,
         )
+        if not again.delay_ms:  # another model is asked, and nobody need wait for that
+            self.bench.dispatch(self.lease.run_id, self.lease.step)
         return True
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────

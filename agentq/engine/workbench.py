@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agentq.agent.agent import Agent
 from agentq.engine.cache import ThreadCache
+from agentq.engine.failure import PATIENCE_SECONDS
 from agentq.engine.leases import Leases
 from agentq.engine.suspects import Suspects
 from agentq.store.connect import Store
@@ -36,6 +37,8 @@ class Workbench:
     approval_ms: int
     park_ms: int = PARK_MS
     """How long a run may wait for money before its closing turn is made."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long the calls of one step may fail before no further one is made."""
     on_unpriced: str = "refuse"
     scopes: tuple[str, ...] = ()
     """As in the settings, for runs that its runs start."""

@@ -28,6 +28,9 @@ PREAMBLE_TOKENS = 128
 TOOLS_PREAMBLE_TOKENS = 600
 """What a provider may say about tools before the first of them (Claude: up to 530)."""
 
+_BYTES_PER_TOKEN = 4
+"""Of English text, in the tokenizers of today."""
+
 # Two bytes, rare enough that no tokenizer joins several into one token.
 _FILLER = "\u07ea"
 _FILLER_BYTES = 2
@@ -119,6 +122,19 @@ def closing_bound(
     added = max(family.worst(tool_bytes, 2 * tool_messages) for family in families)
     grown = output_tokens + added + FRAMING_TOKENS * (1 + tool_messages)
     return Usage(_tightened(client, closing_request, now, policy) + grown, closing_request.max_output_tokens)
+
+
+def input_estimate(request: ChatRequest, anchor: Anchor | None = None) -> int:
+    """About how many input tokens the request has: what was counted, and a token for four bytes of the rest.
+
+    No bound: for what is corrected when the bill comes.
+    """
+    messages = request.messages if anchor is None else request.messages[anchor.messages :]
+    texts = [text for message in messages for text in _texts(message)]
+    if anchor is None:
+        texts += [request.system or "", *map(_json, request.tools)]
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return (0 if anchor is None else anchor.tokens) - (-size // _BYTES_PER_TOKEN)
 
 
 def _tightened(client: LLMClient, request: ChatRequest, most: int, policy: TokenBounds) -> int:

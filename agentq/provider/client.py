@@ -33,3 +33,8 @@ class Bounded(Protocol):
 
     def bound(self, req: ChatRequest) -> Usage:
         """The most that this call can use. It must hold: the difference to the real usage is overspent."""
+
+
+def named(client: LLMClient) -> str:
+    """A model for people: `provider/model`."""
+    return f"{client.provider}/{client.model}"

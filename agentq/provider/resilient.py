@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentq.provider.client import LLMClient
+from agentq.provider.client import LLMClient, named
 from agentq.provider.errors import AllProvidersFailed, LLMError
 from agentq.provider.types import ChatRequest, ChatResult
 
@@ -89,7 +89,7 @@ class ResilientClient:
             try:
                 return self._try(client, req)
             except LLMError as error:
-                failures.append((_name(client), error))
+                failures.append((named(client), error))
                 if position + 1 < len(self.chain):
                     self._fall_back(client, self.chain[position + 1], error)
         if len(failures) == 1:
@@ -117,8 +117,4 @@ class ResilientClient:
     def _fall_back(self, failed: LLMClient, following: LLMClient, error: LLMError) -> None:
         self.fallbacks_taken += 1
         if self._on_fallback is not None:
-            self._on_fallback(_name(failed), _name(following), error)
-
-
-def _name(client: LLMClient) -> str:
-    return f"{client.provider}/{client.model}"
+            self._on_fallback(named(failed), named(following), error)

@@ -9,7 +9,7 @@ all that it has started.
     run:<r>              hash    spec (as submitted) scopes tenant batch       retention of the run
                                  custom_id hash created ttl · state step phase
                                  fence op started claimed ms head · not_before
-                                 hints failures unclear error deaths rescues ·
+                                 hints failures unclear failing error deaths rescues ·
                                  pending deadline · parked (since) park_scope
                                  park_unit park_kind park_need park_policy
                                  park_till wind limits · parent children (in all)

@@ -220,7 +220,7 @@ class Runs(RunReads):
         )
         match reply:
             case ["OK", fence, now, at, phase, spent_ms, failures, unclear, text, *more]:
-                wind, limits, definition, suspect, effects, decisions, *pieces = more
+                wind, limits, definition, suspect, failing, effects, decisions, *pieces = more
                 spec = RunSpec(**json.loads(text))
                 unit, _, scope = wind.partition(" ")
                 return Claim(
@@ -231,6 +231,7 @@ class Runs(RunReads):
                     spent_ms=int(spent_ms),
                     failures=int(failures),
                     unclear=int(unclear),
+                    failing_ms=int(failing),
                     now_ms=int(now),
                     wind=(unit, scope) if wind else None,
                     limits=_limits(limits),
@@ -449,7 +450,7 @@ class Runs(RunReads):
             closing.how,
             closing.usd,
             closing.tokens,
-            int(failed is not None),
+            0 if failed is None else failed.counts,
             len(fields),
             *fields,
         )

@@ -212,6 +212,10 @@ def test_who_held_the_run_before_its_end_can_do_nothing_to_its_next_generation(s
 
 def test_its_lives_and_failures_are_counted_anew(store: Store):
     closed(store)
-    store.client.hset(store.keys.run("r1"), mapping={"deaths": 3, "failures": 7, "unclear": 2, "error": "x"})
+    store.client.hset(
+        store.keys.run("r1"), mapping={"deaths": 3, "failures": 7, "unclear": 2, "failing": 9, "error": "x"}
+    )
     retry(store)
-    assert not {"deaths", "failures", "unclear", "error", "suspect"} & set(dump(store)["run:r1"][0])
+    assert not {"deaths", "failures", "unclear", "failing", "error", "suspect"} & set(
+        dump(store)["run:r1"][0]
+    )

@@ -38,7 +38,7 @@ def test_a_claim_grants_a_lease_and_hands_over_the_thread(store: Store):
     word, fence, now, step, phase, spent, *failed, spec = reply[:9]
     wind, limits, *met, head, messages, trace, cached = reply[9:]
     assert (word, fence, step, phase, spent, head) == ("OK", "1-n1", "0", "model", "0", "{}")
-    assert (failed, wind, limits, met) == (["0", "0"], "", "", ["", "0", [], []])
+    assert (failed, wind, limits, met) == (["0", "0"], "", "", ["", "0", "0", [], []])
     assert before <= int(now) <= after
     assert json.loads(spec)["agent"] == "a"
     assert json.loads(messages) == [json.loads(HELLO), {"role": "assistant", "content": "ho"}]

@@ -263,9 +263,9 @@ def test_a_settlement_near_the_largest_amount_is_exact(store: Store):
 
 
 def test_a_commit_forgets_the_deaths_and_the_failures_of_its_step(store: Store, lease: Lease):
-    store.client.hset(store.keys.run("r1"), mapping={"deaths": 3, "failures": 2})
+    store.client.hset(store.keys.run("r1"), mapping={"deaths": 3, "failures": 2, "failing": 1})
     call(store, "step_commit", *arguments(lease, "tools"))
-    assert not {"deaths", "failures"} & set(dump(store)["run:r1"][0])
+    assert not {"deaths", "failures", "failing"} & set(dump(store)["run:r1"][0])
 
 
 def test_time_inside_steps_adds_up_and_time_between_them_does_not(store: Store, lease: Lease):

@@ -149,3 +149,15 @@ def test_a_delay_that_is_over_is_forgotten_by_the_next_claim(store: Store, lease
     lease = claim_run(store).lease
     store.runs.release(lease, delay_ms=0)
     assert claim_run(store).lease.step == 0
+
+
+def test_since_when_calls_fail_is_kept_from_the_first_failure_and_one_may_count_for_several(
+    store: Store, lease: Lease
+):
+    before = store.watch.server_ms()
+    assert twice(store, "step_release", *arguments(lease, failed=3)) == ["OK", "3"]
+    first = claim_run(store)
+    assert (first.failures, before <= first.failing_ms <= store.watch.server_ms()) == (3, True)
+    store.client.hset(store.keys.run("r1"), "failing", 1)
+    assert twice(store, "step_release", *arguments(first.lease, failed=1)) == ["OK", "4"]
+    assert claim_run(store).failing_ms == 1

@@ -6,7 +6,7 @@
 --       5 the last commit whose thread the caller has, or ''   6 1 when the caller's process may take a suspect, else 0
 -- REPLY {"ORPHAN"} (a run around it, or its batch, was cancelled: so is this one to be)
 --       | {"OK", fence, now, step, phase, ms spent, failures, unclear ones, spec, wind or '', limits or '',
---         definition or '', 1 when it is a suspect else 0, effects, decisions [, head, messages, trace, cached results]}
+--         definition or '', 1 when it is a suspect else 0, since when its calls fail (ms) or 0, effects, decisions [, head, messages, trace, cached results]}
 --       (messages and trace as one JSON array each, the others as names and values; effects and decisions only where tools
 --       come next; without the last four when the caller has the thread; wind: the unit and the scope for which it has
 --       waited too long; limits: nano-USD and tokens, '-' for none, where somebody has changed those that it was
@@ -63,13 +63,13 @@ if not replay then
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end
 local r = redis.call('HMGET', run, 'step', 'phase', 'ms', 'failures', 'unclear', 'spec', 'wind', 'head', 'op',
-  'limits', 'definition')
+  'limits', 'definition', 'failing')
 local effects, decisions = {}, {}
 if r[2] == 'tools' then
   effects, decisions = redis.call('HGETALL', run .. ':effects'), redis.call('HGETALL', run .. ':decisions')
 end
 local reply = {'OK', fence, int(now), r[1], r[2], r[3] or '0', r[4] or '0', r[5] or '0', r[6], r[7] or '', r[10] or '',
-  r[11] or '', is_suspect and '1' or '0', effects, decisions}
+  r[11] or '', is_suspect and '1' or '0', r[12] or '0', effects, decisions}
 if ARGV[5] == '' or ARGV[5] ~= r[9] then
   reply[#reply + 1] = r[8]
   reply[#reply + 1] = json_array(redis.call('LRANGE', run .. ':msgs', 0, -1))

@@ -45,7 +45,7 @@ cached, at = take(at)
 hint, at = take(at)
 if #cached > 0 then redis.call('HSET', run .. ':cache', unpack(cached)) end
 if f[4] then redis.call('HDEL', run, 'deaths') end
-if f[5] or f[9] then redis.call('HDEL', run, 'failures', 'unclear', 'error') end
+if f[5] or f[9] then redis.call('HDEL', run, 'failures', 'unclear', 'failing', 'error') end
 fields[#fields + 1] = 'op'
 fields[#fields + 1] = op
 if outcome == 'end' then

@@ -4,7 +4,7 @@
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id   4 delay ms   5 grace ms until a lost message is sent again
 --       6 reservation or ''   7 how it closes   8 usd   9 tokens
---      10 1 when a model call failed, else 0   11 n, then n fields and values of the run's hash
+--      10 how many failures of a model call it counts as, or 0   11 n, then n fields and values of the run's hash
 -- REPLY {"OK", failures in a row} | {"CANCELLED"} | {"STALE"} | {"MISSING"}
 -- FLAGS allow-oom
 local id, fence, op, delay = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -30,6 +30,7 @@ local failures = (tonumber(f[4]) or 0) + tonumber(ARGV[10])
 if ARGV[10] ~= '0' then
   fields[#fields + 1] = 'failures'
   fields[#fields + 1] = int(failures)
+  redis.call('HSETNX', run, 'failing', int(now))
 end
 local due = now + tonumber(ARGV[5])
 if delay > 0 then
