@@ -35,7 +35,8 @@ from agentq.provider.bounds import TokenBounds
 from agentq.provider.catalogue import known_prices
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing
-from agentq.provider.resolve import resolve_model
+from agentq.provider.resilient import ResilientClient, RetryPolicy
+from agentq.provider.resolve import ADAPTERS, resolve_model
 from agentq.store.connect import Store, connect
 from agentq.tools import ToolExecutor, ToolRegistry
 from agentq.tools.spec import OnUnknown
@@ -87,6 +88,13 @@ class AgentQ:
         name: str,
         *,
         model: str | LLMClient,
+        fallbacks: Sequence[str | LLMClient] = (),
+        retry: RetryPolicy | None = None,
+        base_url: str | None = None,
+        api_key_file: str | None = None,
+        provider: str | None = None,
+        quirks: Mapping[str, Any] | None = None,
+        model_options: Mapping[str, Any] | None = None,
         system: str = "",
         tools: Sequence[Any] = (),
         budgets: Budgets | None = None,
@@ -110,7 +118,18 @@ class AgentQ:
         """Define an agent under a name that rows may ask for.
 
         Args:
-            model: an object with `complete(ChatRequest)`, `scripted`, or `module:factory`.
+            model: `openai:`, `openai-chat:` or `anthropic:` and a model's id, an object with
+                `complete(ChatRequest)`, `scripted`, or `module:factory`.
+            fallbacks: models that are asked in turn once the one before has failed as often as `retry` says,
+                or in a way that no wait cures.
+            retry: how often and how long each of them is tried; a single model 8 times, within the setting
+                `patience_seconds`.
+            base_url: where a provider's model is, in place of OPENAI_BASE_URL or ANTHROPIC_BASE_URL.
+            api_key_file: a file with its key, in place of OPENAI_API_KEY or ANTHROPIC_API_KEY.
+            provider: the name under which its prices are looked up, where the address does not say it.
+            quirks: what this model wants otherwise than known, as `{"output_cap": "max_tokens"}`.
+            model_options: added to each request as it is, as `{"reasoning": {"effort": "low"}}`. These five
+                are of `model`; a fallback that needs its own is given as an object.
             loop_detector: the thresholds of each run's detector; None switches it off.
             min_output_tokens: the least output that a step may be cut to when money is short; None: an eighth
                 of max_output_tokens, but not under 256; equal to max_output_tokens: never cut. A client's own
@@ -147,7 +166,16 @@ class AgentQ:
                     f"{nearest(allowed, registry.names())}"
                 )
         self.agents[name] = Agent(
-            resolve_model(model)(),
+            self._client(
+                model,
+                fallbacks,
+                retry,
+                base_url=base_url,
+                api_key_file=api_key_file,
+                provider=provider,
+                quirks=quirks,
+                options=model_options,
+            ),
             ToolExecutor(registry),
             name=name,
             system=system,
@@ -170,6 +198,23 @@ class AgentQ:
             token_bounds=cast("TokenBounds", self.settings.token_bounds),
         )
         return self.agents[name]
+
+    def _client(
+        self,
+        model: str | LLMClient,
+        fallbacks: Sequence[str | LLMClient],
+        retry: RetryPolicy | None,
+        **options: Any,
+    ) -> LLMClient:
+        primary = resolve_model(model, **options, **self._call_seconds(model))()
+        if not fallbacks and retry is None:
+            return primary
+        following = [resolve_model(link, **self._call_seconds(link))() for link in fallbacks]
+        return ResilientClient(primary, following, policy=retry)
+
+    def _call_seconds(self, model: str | LLMClient) -> dict[str, float]:
+        is_http = isinstance(model, str) and model.partition(":")[0] in ADAPTERS
+        return {"call_seconds": self.settings.call_timeout_seconds} if is_http else {}
 
     # ── what it stands on ────────────────────────────────────────────────────────────────────────
 

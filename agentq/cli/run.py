@@ -72,13 +72,16 @@ def _task(text: str | None) -> str:
 
 
 def _follow(session: Session, run: Run) -> RunRecord:
-    said = 0
+    said, troubles = 0, ""
     while True:
         # The record first: all events of a run that has ended are there to be read.
         record = run.record()
         for event in run.trace(said):
             session.console.say(trace_line(event))
             said += 1
+        if record.state is RunState.QUEUED and record.last_error and record.last_error != troubles:
+            troubles = record.last_error
+            session.console.say(f"  not yet: {troubles}; tries again")
         if record.state is RunState.ENDED or (record.state is RunState.WAITING and record.gathering is None):
             return record
         if record.parked is not None and record.parked.is_dry:

@@ -77,6 +77,11 @@ class ResilientClient:
         """Every model that may answer: the worst case is the dearest of them."""
         return tuple(client.model for client in self.chain)
 
+    @property
+    def native_schema(self) -> bool:
+        """Whether every model of the chain is held to a schema by its provider."""
+        return all(getattr(client, "native_schema", False) for client in self.chain)
+
     def complete(self, req: ChatRequest) -> ChatResult:
         """The first good reply.
 

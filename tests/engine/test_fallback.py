@@ -1,4 +1,4 @@
-"""A chain of models: each call is an attempt of its own, with its own reservation, and its use is an event."""
+"""A chain of models: each call is an attempt with its own reservation, and its use is an event."""
 
 from __future__ import annotations
 

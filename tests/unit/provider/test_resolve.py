@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,9 +57,7 @@ def test_a_factory_is_imported_now_and_called_once_later(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "model, says",
     [
-        ("openai:gpt-5-mini", "not available in this version yet"),
-        ("openai-chat:x", "not available in this version yet"),
-        ("anthropic:claude", "not available in this version yet"),
+        ("openai:", "names no model"),
         ("opnai:gpt-5-mini", "did you mean 'openai'"),
         ("gpt-5-mini", "the providers are"),
         ("scriptd", "did you mean 'scripted'"),
@@ -71,3 +70,29 @@ def test_a_name_that_cannot_work_is_refused_in_one_sentence(model: object, says:
     with pytest.raises(UsageError, match=says) as caught:
         resolve_model(model)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "model, dialect",
+    [
+        ("openai:gpt-5-mini", "openai"),
+        ("openai-chat:org/m:free", "openai-chat"),
+        ("anthropic:claude-x", "anthropic"),
+    ],
+)
+def test_a_provider_and_an_id_make_its_adapter_without_a_key(model: str, dialect: str) -> None:
+    """A producer needs no key; only a call does."""
+    client: Any = resolve_model(model, base_url="http://127.0.0.1:9/v1", quirks={"temperature": False})()
+    assert (client.dialect, client.model) == (dialect, model.partition(":")[2])
+    assert client.quirks.temperature is False
+    client.close()
+
+
+def test_what_is_for_providers_is_refused_for_other_models_and_so_is_a_wrong_address() -> None:
+    """In one sentence, at the start."""
+    with pytest.raises(UsageError, match="model_options= is for models of a provider"):
+        resolve_model("scripted", options={"a": 1})
+    with pytest.raises(UsageError, match="no address of a model"):
+        resolve_model("openai:gpt-5-mini", base_url="localhost:8000")
+    with pytest.raises(UsageError, match="did you mean 'temperature'"):
+        resolve_model("openai:gpt-5-mini", quirks={"temprature": False})
