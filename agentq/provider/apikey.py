@@ -10,6 +10,7 @@ from pathlib import Path
 from agentq.provider.errors import AuthError
 
 _TAG_DIGITS = 8
+_FILE_BYTES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,27 @@ class ApiKey:
         Raises:
             AuthError: when the file cannot be read or is empty, or the key cannot be in a header.
         """
-        path = self.file or (
-            None if os.environ.get(self.variable) else os.environ.get(f"{self.variable}_FILE")
-        )
-        if path is None:
-            return self._checked(os.environ.get(self.variable, "").strip(), self.variable) or None
+        value = os.environ.get(self.variable, "").strip()
+        named = os.environ.get(f"{self.variable}_FILE", "").strip()
+        if self.file:
+            return self._in_file(self.file, f"the key file {self.file}")
+        if not value and named:
+            # Not its path: who mixes the two variables up has the key itself there.
+            return self._in_file(named, f"the key file that {self.variable}_FILE names")
+        return self._checked(value, self.variable) or None
+
+    def _in_file(self, path: str, where: str) -> str:
         try:
-            key = Path(path).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            with Path(path).open("rb") as file:
+                key = file.read(_FILE_BYTES + 1).decode().strip()
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no text"
-            raise AuthError(f"the key file {path} cannot be read: {reason}") from error
+            raise AuthError(f"{where} cannot be read: {reason}") from error
         if not key:
-            raise AuthError(f"the key file {path} is empty")
-        return self._checked(key, path)
+            raise AuthError(f"{where} is empty")
+        if len(key) > _FILE_BYTES:
+            raise AuthError(f"{where} is longer than any key")
+        return self._checked(key, where)
 
     def _checked(self, key: str, where: str) -> str:
         if not key.isascii() or not key.isprintable() or " " in key:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from agentq.provider.errors import (
@@ -16,9 +15,10 @@ from agentq.provider.errors import (
     RateLimited,
     TransientError,
 )
-from agentq.provider.waits import rate_limits, retry_after_s
+from agentq.provider.refusal import Refusal, refusal_of
+from agentq.provider.waits import LONGEST_S, rate_limits, retry_after_s
 
-_MESSAGE_CHARS = 400
+_REQUEST_ID_CHARS = 128
 
 _QUOTA_CODES = frozenset(
     {
@@ -31,56 +31,49 @@ _QUOTA_CODES = frozenset(
         "enforced_spend_limit_reached",
         "billing_error",
         "insufficient_balance",
+        "daily_quota",
     }
 )
-"""What OpenAI, Anthropic and DeepSeek call an account without money or quota."""
+"""What providers call an account without money or quota."""
 _OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "request_too_large"})
+_AUTH_CODES = frozenset({"invalid_api_key", "api_key_invalid"})
+"""Gemini and xAI refuse a key with a 400."""
 _RETRYABLE_CODES = frozenset({"tool_use_failed"})
 """The model wrote something that its server could not read (Groq): another try may go well."""
+_STATUS_OF = {
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded_error": 529,
+}
+"""The status that an error without one of its own stands for: in a 200 that says only the code."""
 
-# Providers have no code in common for a prompt that is too long. A throttle speaks of many tokens, too.
-_THROTTLE = re.compile(r"please wait|try again|per minute|rate limit|throttl", re.IGNORECASE)
-_OVERFLOW = re.compile(
-    r"prompt is too long|maximum context length|context length exceeded|exceeds? the (?:model's )?context"
-    r"|exceed context limit|context window|context size|too many (?:input )?tokens|input is too long"
-    r"|maximum prompt length|reduce the length of the messages",
+# Where a provider has no code for it, its sentence is all there is. A throttle speaks of many tokens, too,
+# and is looked for first.
+_THROTTLE = re.compile(
+    r"please wait|wait (?:and|before)|(?:try again|retry) (?:in|after|later)|per (?:second|minute|hour|day)"
+    r"|rate limit|throttl",
     re.IGNORECASE,
 )
-_NO_CREDIT = re.compile(
-    r"credit balance is too low|insufficient balance|exceeded your current quota", re.IGNORECASE
+_OVERFLOW = re.compile(
+    r"prompt is too long|input is too long|too many (?:input )?tokens|reduce the length of"
+    r"|maximum (?:context|prompt) length|context length exceeded|context window|context size"
+    r"|exceeds? (?:the )?(?:model's |available )?(?:maximum )?context"
+    r"|token count .{0,40}exceeds|exceeds the maximum number of tokens|must have less than \d+ tokens",
+    re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What an error body says, whatever its shape: `codes` are all its codes and types, in lower case."""
-
-    message: str
-    codes: frozenset[str]
-    status: int | None = None
-    """The status that the body names, where it stands in for the real one (OpenRouter, in a 200)."""
-
-
-def refusal_in(data: Any) -> Refusal | None:
-    """The error that a body of JSON carries, or None when it carries none."""
-    error = data.get("error") if isinstance(data, dict) else None
-    if error is None and isinstance(data, dict) and data.get("type") == "error":
-        error = data
-    if not error:
-        return None
-    if not isinstance(error, dict):
-        return Refusal(str(error)[:_MESSAGE_CHARS], frozenset())
-    details = _mapping(error.get("details"))
-    metadata = _mapping(error.get("metadata"))
-    code = error.get("code")
-    named = [code, error.get("type"), error.get("status"), details.get("error_code"), data.get("code")]
-    status = _status(code)
-    raw = metadata.get("raw")
-    message = str(error.get("message") or error.get("type") or code or "no reason given")
-    if isinstance(raw, str) and raw and raw not in message:
-        message = f"{message}: {raw}"
-    codes = frozenset(str(name).lower() for name in named if name and not _status(name))
-    return Refusal(message[:_MESSAGE_CHARS], codes, status)
+_TOO_LARGE_FOR_LIMIT = re.compile(r"request too large for", re.IGNORECASE)
+"""It is more than the limit of a whole minute: no wait helps, a shorter one does (OpenAI, Groq)."""
+_NO_CREDIT = re.compile(
+    r"credit balance is too low|insufficient (?:balance|credits)|exceeded your current quota"
+    r"|used all available credits|have any credits|monthly spending limit",
+    re.IGNORECASE,
+)
+_BAD_KEY = re.compile(r"incorrect api key|api key not valid|invalid api key", re.IGNORECASE)
 
 
 def error_of(
@@ -96,65 +89,87 @@ def error_of(
     """The error that an answer with this status is.
 
     Args:
-        status: of HTTP, or the one that a body in a 200 names.
+        status: of HTTP; 200 where the body alone says that it failed.
         headers: by lower-case names.
         data: the body as JSON, or None when it is none.
         text: the body, where it is no JSON.
         provider: whose answer it is; `model` likewise.
         errors_billed: whether a failure of the provider may have been billed.
     """
-    refusal = refusal_in(data) or Refusal(_first_line(text) or "no reason given", frozenset())
-    kind, retryable = _class_of(status, refusal)
-    billed = None if kind is TransientError and (errors_billed or refusal.codes & _RETRYABLE_CODES) else False
+    refusal = refusal_of(data, text)
+    if status < 300:
+        status = _status_named(refusal)
+    wait_s = retry_after_s(headers, refusal.text if status == 429 else "")
+    if wait_s is None and refusal.wait_s is not None:
+        wait_s = min(refusal.wait_s, LONGEST_S)
+    kind = _advised(_class_of(status, refusal, waits=wait_s is not None), headers)
+    unclear = kind is TransientError and (errors_billed or refusal.codes & _RETRYABLE_CODES)
     error = kind(
-        refusal.message,
+        _sentence(status, headers, refusal),
         provider=provider,
         model=model,
         status_code=status,
-        billed=billed,
-        retry_after_s=retry_after_s(headers, refusal.message if status == 429 else ""),
-        request_id=headers.get("x-request-id") or headers.get("request-id"),
+        billed=None if unclear else False,
+        retry_after_s=wait_s,
+        request_id=request_id_in(headers),
         limits=rate_limits(headers),
     )
-    if retryable and headers.get("x-should-retry", "").lower() == "false":
+    if headers.get("x-should-retry", "").lower() == "false":
         error.retryable = False
     return error
 
 
-def _class_of(status: int, refusal: Refusal) -> tuple[type[LLMError], bool]:
-    if status in {401, 403} and not refusal.codes & _QUOTA_CODES:
-        return AuthError, False
-    if (
-        status == 402
-        or refusal.codes & _QUOTA_CODES
-        or (status in {400, 403, 429} and _says(_NO_CREDIT, refusal))
-    ):
-        return QuotaExceeded, False
-    if status == 429:
-        return RateLimited, True
+def request_id_in(headers: Mapping[str, str]) -> str | None:
+    """The id under which the provider knows the request, for its support; of a bounded length."""
+    for name in ("x-request-id", "request-id"):
+        value = "".join(filter(str.isprintable, headers.get(name, "")))
+        if value:
+            return value[:_REQUEST_ID_CHARS]
+    return None
+
+
+def _class_of(status: int, refusal: Refusal, *, waits: bool) -> type[LLMError]:
+    if _is_quota(status, refusal, waits=waits):
+        return QuotaExceeded
+    if status in {401, 403} or refusal.codes & _AUTH_CODES or (status == 400 and _says(_BAD_KEY, refusal)):
+        return AuthError
     if status == 413 or refusal.codes & _OVERFLOW_CODES:
-        return ContextOverflow, False
-    if status in {400, 422} and _says(_OVERFLOW, refusal) and not _says(_THROTTLE, refusal):
-        return ContextOverflow, False
+        return ContextOverflow
+    if status == 429:
+        return ContextOverflow if _says(_TOO_LARGE_FOR_LIMIT, refusal) else RateLimited
+    if status in {400, 422} and _says(_OVERFLOW, refusal):
+        return RateLimited if _says(_THROTTLE, refusal) else ContextOverflow
     if status in {408, 409, 425} or status >= 500 or refusal.codes & _RETRYABLE_CODES:
-        return TransientError, True
-    return InvalidRequest, False
+        return TransientError
+    return InvalidRequest
+
+
+def _is_quota(status: int, refusal: Refusal, *, waits: bool) -> bool:
+    if status == 402 or refusal.codes & _QUOTA_CODES:
+        return True
+    # Gemini says "you exceeded your current quota" of each minute, and then how long to wait.
+    return status in {400, 403, 429} and not waits and _says(_NO_CREDIT, refusal)
+
+
+def _advised(kind: type[LLMError], headers: Mapping[str, str]) -> type[LLMError]:
+    """The provider may know that a request which it refused is worth another try."""
+    if kind is InvalidRequest and headers.get("x-should-retry", "").lower() == "true":
+        return TransientError
+    return kind
+
+
+def _status_named(refusal: Refusal) -> int:
+    if refusal.status is not None and refusal.status >= 400:
+        return refusal.status
+    return next((_STATUS_OF[code] for code in sorted(refusal.codes) if code in _STATUS_OF), 502)
+
+
+def _sentence(status: int, headers: Mapping[str, str], refusal: Refusal) -> str:
+    if 300 <= status < 400:
+        where = headers.get("location", "elsewhere")[:200]
+        return f"the address redirects to {where}: set base_url to the one that answers"
+    return refusal.message
 
 
 def _says(pattern: re.Pattern[str], refusal: Refusal) -> bool:
-    return pattern.search(refusal.message) is not None
-
-
-def _status(code: Any) -> int | None:
-    if isinstance(code, str) and code.isdigit():
-        code = int(code)
-    return code if isinstance(code, int) and not isinstance(code, bool) and 100 <= code <= 599 else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _first_line(text: str) -> str:
-    plain = re.sub(r"<[^>]*>", " ", text)
-    return " ".join(plain.split())[:200]
+    return pattern.search(refusal.text) is not None

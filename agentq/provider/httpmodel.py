@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import httpx
 
 from agentq.provider.apikey import ApiKey, key_tag
-from agentq.provider.errors import AuthError, ContextOverflow, InvalidRequest, TransientError
-from agentq.provider.failures import error_of, refusal_in
-from agentq.provider.hosts import is_public, provider_at
+from agentq.provider.errors import AuthError, ContextOverflow, TransientError
+from agentq.provider.failures import error_of, request_id_in
+from agentq.provider.hosts import address, is_public, provider_at
 from agentq.provider.quirks import quirks_of
+from agentq.provider.refusal import refusal_in
 from agentq.provider.types import ChatRequest, ChatResult
 from agentq.provider.waits import rate_limits
 from agentq.provider.wire import Answer, Wire
@@ -65,15 +66,13 @@ class HttpModel(ABC):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         url = base_url or os.environ.get(self.url_variable, "").strip() or self.public_url
-        if not url.startswith(("http://", "https://")):
-            raise InvalidRequest(f"{url!r} is no address of a model: it begins with http:// or https://")
         self.model = model
-        self.base_url = url.rstrip("/")
+        self.base_url, login = address(url)
         self.provider = provider or provider_at(self.base_url, self.vendor)
         self.quirks = quirks_of(self.dialect, self.provider, self.base_url, model, quirks)
         self.options = dict(options or {})
         self.key = ApiKey(self.key_variable, api_key_file)
-        self._wire = Wire(self.base_url, seconds=call_seconds, transport=transport)
+        self._wire = Wire(self.base_url, login=login, seconds=call_seconds, transport=transport)
 
     @property
     def by(self) -> str:
@@ -101,10 +100,11 @@ class HttpModel(ABC):
             LLMError: a subclass, which says whether to try again and what may have been billed.
         """
         body = self.body(req) | self.options | dict(req.extra)
+        key = self._key()
         answer = self._wire.post(
-            self._path(), self.headers(self._key()), body, provider=self.provider, model=self.model
+            self._path(), self.headers(key), body, provider=self.provider, model=self.model
         )
-        self._refuse(answer)
+        self._refuse(answer, key)
         result = self._result(answer, req)
         self._check_prompt(req, result)
         return result
@@ -147,14 +147,13 @@ class HttpModel(ABC):
     def _path(self) -> str:
         return self.path
 
-    def _refuse(self, answer: Answer) -> None:
-        refusal = refusal_in(answer.data)
-        if answer.status == 200 and refusal is None:
-            return
+    def _refuse(self, answer: Answer, key: str | None) -> None:
         # A 200 may carry an error: what the body says goes before the line that it came under.
-        status = answer.status if answer.status != 200 else (refusal and refusal.status) or 502
-        raise error_of(
-            status,
+        if 200 <= answer.status < 300 and refusal_in(answer.data) is None:
+            return
+        answer = answer.without(key)  # some servers say which key they refuse
+        error = error_of(
+            answer.status,
             answer.headers,
             answer.data,
             answer.text,
@@ -162,14 +161,17 @@ class HttpModel(ABC):
             model=self.model,
             errors_billed=self.quirks.errors_billed,
         )
+        if answer.status < 300 and isinstance(answer.data, dict) and answer.data.get("usage"):
+            error.billed = None  # it broke off, and counts what it had used
+        raise error
 
     def _result(self, answer: Answer, req: ChatRequest) -> ChatResult:
-        request_id = answer.headers.get("x-request-id") or answer.headers.get("request-id")
+        request_id = request_id_in(answer.headers)
         try:
             if not isinstance(answer.data, dict):
                 raise ValueError("its answer is no JSON object")
             result = self.result(answer.data, req)
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError, ArithmeticError) as error:
             # It was answered, and billed perhaps; what it said is lost.
             raise TransientError(
                 f"the answer cannot be read: {type(error).__name__}: {error}",

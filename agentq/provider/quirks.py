@@ -81,8 +81,9 @@ def _checked(own: Mapping[str, Any]) -> Mapping[str, Any]:
         elif choices:
             fits = value is None or isinstance(value, str)
         if not fits:
-            one_of = "true or false" if hints[name] is bool else ", ".join(map(str, choices))
-            raise UsageError(f"the quirk {name} cannot be {value!r}: it is one of {one_of}")
+            words = [choice for choice in choices if isinstance(choice, str)]
+            one_of = "true or false" if hints[name] is bool else ", ".join(words) or "a text, or none"
+            raise UsageError(f"the quirk {name} cannot be {value!r}: it is {one_of}")
     return own
 
 

@@ -1,4 +1,4 @@
-"""How long a provider asks to be left alone, and what it says of its limits: every header that they use."""
+"""How long a provider asks to be left alone, and what it says of its limits, in each form that is in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ LONGEST_S = 86_400.0
 
 _UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|[dhms])")
-_IN_TEXT = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|[dhms])\s*)+)", re.IGNORECASE)
+_IN_TEXT = re.compile(
+    r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?\s?(?:ms|[dhms])\s*)+)", re.IGNORECASE
+)
 
 
 def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
@@ -29,7 +31,7 @@ def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
         return _bounded(wait / 1000)
     named = headers.get("retry-after")
     if named is not None:
-        wait = _number(named)
+        wait = duration_s(named)
         if wait is None:
             wait = _until(named, headers)
         if wait is not None:
@@ -40,16 +42,10 @@ def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
 
 def rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
     """The limits that came with a reply: `x-ratelimit-*`, or Anthropic's; None without any."""
-    if "anthropic-ratelimit-requests-limit" in headers or "anthropic-ratelimit-tokens-limit" in headers:
-        tokens = _tightest(
-            [
-                _anthropic(headers, kind)
-                for kind in ("tokens", "input-tokens", "output-tokens")
-                if f"anthropic-ratelimit-{kind}-limit" in headers
-            ]
-        )
-        return RateLimits(_anthropic(headers, "requests"), tokens)
-    requests, tokens = _openai(headers, "requests"), _openai(headers, "tokens")
+    requests = _anthropic(headers, "requests")
+    tokens = _tightest([_anthropic(headers, kind) for kind in ("tokens", "input-tokens", "output-tokens")])
+    if requests is None and tokens is None:
+        requests, tokens = _openai(headers, "requests"), _openai(headers, "tokens")
     return RateLimits(requests, tokens) if requests or tokens else None
 
 
@@ -71,7 +67,7 @@ def _openai(headers: Mapping[str, str], kind: str) -> Allowance | None:
     reset = headers.get(f"x-ratelimit-reset-{kind}")
     if limit is None and remaining is None:
         return None
-    return Allowance(limit, remaining, None if reset is None else duration_s(reset))
+    return Allowance(limit, remaining, _reset(None if reset is None else duration_s(reset)))
 
 
 def _anthropic(headers: Mapping[str, str], kind: str) -> Allowance | None:
@@ -80,12 +76,19 @@ def _anthropic(headers: Mapping[str, str], kind: str) -> Allowance | None:
     if limit is None and remaining is None:
         return None
     reset = headers.get(f"{name}-reset")
-    return Allowance(limit, remaining, None if reset is None else _until(reset, headers))
+    return Allowance(limit, remaining, _reset(None if reset is None else _until(reset, headers)))
 
 
 def _tightest(found: list[Allowance | None]) -> Allowance | None:
+    """The one of which the least share is left; of equals the first."""
     named = [allowance for allowance in found if allowance is not None]
-    return min(named, key=lambda a: a.remaining if a.remaining is not None else 1 << 62, default=None)
+    return min(named, key=_share_left, default=None)
+
+
+def _share_left(allowance: Allowance) -> float:
+    if allowance.remaining is None or not allowance.limit:
+        return 1.0
+    return allowance.remaining / allowance.limit
 
 
 def _until(text: str, headers: Mapping[str, str]) -> float | None:
@@ -105,7 +108,7 @@ def _time(text: str) -> datetime | None:
         pass
     try:
         return _aware(parsedate_to_datetime(text))
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
@@ -126,3 +129,7 @@ def _whole(text: str | None) -> int | None:
 
 def _bounded(wait: float) -> float:
     return min(max(0.0, wait), LONGEST_S)
+
+
+def _reset(wait: float | None) -> float | None:
+    return None if wait is None else _bounded(wait)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -18,6 +20,10 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 """The longest answer that is read."""
 CONNECT_SECONDS = 10.0
 _KEPT_CONNECTIONS = 64
+_KEPT_SECONDS = 1.5
+"""How long an idle connection is kept: less than any common server keeps it (gunicorn 2 s, uvicorn 5 s). A
+request into a connection that the server is just closing fails like one that it had begun to answer."""
+_SHORTEST_KEY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +35,58 @@ class Answer:
     data: Any
     text: str
 
+    def without(self, key: str | None) -> Answer:
+        """The same without the key, which some servers say back."""
+        if key is None or len(key) < _SHORTEST_KEY or key not in self.text:
+            return self
+        text = self.text.replace(key, "[the key]")
+        return replace(self, text=text, data=_decoded(text))
+
+
+class _Progress:
+    """How far a request has come; httpx calls it at each stage."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._whole = False
+
+    def __call__(self, stage: str, _info: Mapping[str, Any]) -> None:
+        """Note one stage. A proxy is asked for its tunnel first, in the same stages."""
+        if stage.endswith("send_request_headers.started"):
+            self._begun, self._whole = True, False
+        elif stage.endswith("send_request_body.complete"):
+            self._whole = True
+
+    @property
+    def unsent(self) -> bool:
+        """Proof that the request did not leave whole, so that nobody can have answered it."""
+        return self._begun and not self._whole
+
 
 class Wire:
     """The connections of this process to one address.
 
     Args:
         base_url: where the dialect's paths begin.
+        login: user and password for the address itself; they go before a key in the same header.
         seconds: the longest that one request may take, from its beginning to the last byte of its answer.
+            Who sends so slowly that it is not over by then is left at the next byte.
         transport: in place of the network, for tests.
     """
 
     def __init__(
-        self, base_url: str, *, seconds: float = 600.0, transport: httpx.BaseTransport | None = None
+        self,
+        base_url: str,
+        *,
+        login: tuple[str, str] | None = None,
+        seconds: float = 600.0,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        self._login = login and "Basic " + base64.b64encode(":".join(login).encode()).decode()
         self._seconds = seconds
         self._transport = transport
-        self._guard = threading.Lock()
+        self._guards: dict[int, threading.Lock] = {}
         self._client: httpx.Client | None = None
         self._pid = 0
 
@@ -58,59 +99,82 @@ class Wire:
             InvalidRequest: when the address or a header cannot be.
             TransientError: when there was no whole answer; `billed` is False where it was never sent.
         """
-        deadline = time.monotonic() + self._seconds
-        where = _shown(self.base_url)
+        progress = _Progress()
 
-        def failed(what: str, error: Exception, *, billed: bool | None) -> TransientError:
+        def failed(what: str, error: Exception) -> TransientError:
+            unsent = progress.unsent or isinstance(error, _NEVER_SENT)
             return TransientError(
-                f"{what} {where}: {error or type(error).__name__}",
+                f"{what} {self.base_url}: {str(error) or type(error).__name__}",
                 provider=provider,
                 model=model,
                 cause=error,
-                billed=billed,
+                billed=False if unsent else None,
             )
 
         try:
-            with self._http().stream(
-                "POST",
-                f"{self.base_url}{path}",
-                headers={"content-type": "application/json", **headers},
-                content=_encoded(body),
-            ) as response:
-                return self._read(response, deadline)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise failed("cannot reach", error, billed=False) from error
-        except httpx.PoolTimeout as error:
-            raise failed("no connection is free to", error, billed=False) from error
+            return self._exchange(path, headers, _encoded(body), progress)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            raise failed("cannot reach", error) from error
         except httpx.TimeoutException as error:
-            raise failed(f"no answer within {self._seconds:g} s from", error, billed=None) from error
-        except httpx.TransportError as error:
-            if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-                raise InvalidRequest(f"{where}: {error}", provider=provider, model=model) from error
-            raise failed("the connection broke to", error, billed=None) from error
+            raise failed(f"no answer within {self._seconds:g} s from", error) from error
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, _Unsendable) as error:
+            raise InvalidRequest(f"{self.base_url}: {error}", provider=provider, model=model) from error
         except httpx.DecodingError as error:
-            raise failed("the answer cannot be unpacked from", error, billed=None) from error
-        except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise InvalidRequest(f"{where}: {error}", provider=provider, model=model) from error
+            raise failed("the answer cannot be unpacked from", error) from error
+        except httpx.TransportError as error:
+            raise failed("the connection broke to", error) from error
 
     def close(self) -> None:
         """Give the connections back."""
-        with self._guard:
+        with self._guard():
             client, self._client = self._client, None
         if client is not None:
             client.close()
 
+    def _exchange(self, path: str, headers: Mapping[str, str], content: bytes, progress: _Progress) -> Answer:
+        deadline = time.monotonic() + self._seconds
+        sent = {"content-type": "application/json", "accept-encoding": "identity"}
+        sent |= {name.lower(): value for name, value in headers.items()}
+        if self._login:
+            sent["authorization"] = self._login
+        if not all(value.isascii() for value in sent.values()):
+            raise _Unsendable("a header has characters that no header has")
+        with self._http().stream(
+            "POST",
+            f"{self.base_url}{path}",
+            headers=sent,
+            content=content,
+            extensions={"trace": progress},
+        ) as response:
+            return self._read(response, deadline)
+
+    def _guard(self) -> threading.Lock:
+        # One for each process: a fork may come while another thread holds its parent's.
+        return self._guards.setdefault(os.getpid(), threading.Lock())
+
     def _http(self) -> httpx.Client:
-        with self._guard:
+        with self._guard():
             # Connections do not survive a fork: a child that used them would answer its parent's requests.
             if self._client is None or self._pid != os.getpid():
-                self._client = httpx.Client(
-                    timeout=httpx.Timeout(self._seconds, connect=CONNECT_SECONDS),
-                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
-                    transport=self._transport,
-                )
+                self._client = self._opened()
                 self._pid = os.getpid()
             return self._client
+
+    def _opened(self) -> httpx.Client:
+        try:
+            return httpx.Client(
+                timeout=httpx.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds)),
+                limits=httpx.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=_KEPT_CONNECTIONS,
+                    keepalive_expiry=_KEPT_SECONDS,
+                ),
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # nothing of a call is kept
+                transport=self._transport,
+            )
+        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+            # The proxy or the certificates that the environment names (HTTPS_PROXY, SSL_CERT_FILE).
+            raise _Unsendable(f"this environment's proxy or certificates cannot be used: {error}") from error
 
     def _read(self, response: httpx.Response, deadline: float) -> Answer:
         size, pieces = 0, []
@@ -121,26 +185,35 @@ class Wire:
             if time.monotonic() > deadline:
                 raise httpx.ReadTimeout("it is still sending", request=response.request)
             if size > BODY_BYTES_MAX:
-                raise httpx.ReadError(
-                    f"its answer is longer than {BODY_BYTES_MAX} bytes", request=response.request
+                raise httpx.DecodingError(
+                    f"it is longer than {BODY_BYTES_MAX} bytes", request=response.request
                 )
-        text = b"".join(pieces).decode("utf-8", "replace")
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
-            data = None
+        text = b"".join(pieces).decode("utf-8-sig", "replace")
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status_code, headers, data, text)
+        return Answer(response.status_code, headers, _decoded(text), text)
 
 
-def _shown(url: str) -> str:
-    """The address for people: without a password that may stand in it."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+class _Unsendable(Exception):  # noqa: N818 - never leaves this module
+    """What cannot become a request."""
+
+
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+
+
+def _decoded(text: str) -> Any:
+    """The JSON value, None when it is none. NaN and the infinities are no JSON: they become null."""
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        return json.dumps(body, separators=(",", ":")).encode()  # half of a character: as an escape
+        try:
+            return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except UnicodeEncodeError:
+            # Half of a character: as an escape.
+            return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _Unsendable(f"the request cannot be written as JSON: {error}") from error
