@@ -45,7 +45,7 @@ def address(url: str) -> tuple[str, tuple[str, str] | None]:
 
 
 def _seen(shown: str) -> str:
-    return "" if "@" in shown or "?" in shown else f": {shown!r}"
+    return "" if set("@?#") & set(shown) else f": {shown!r}"
 
 
 def provider_at(base_url: str, default: str) -> str:

@@ -40,8 +40,8 @@ def google(code: int, message: str, status: str, *details: dict[str, Any]) -> li
 
 
 GEMINI_QUOTA = (
-    "You exceeded your current quota, please check your plan and billing details. For more information on this "
-    "error, head to: https://ai.google.dev/gemini-api/docs/rate-limits. To monitor your current usage, head to: "
+    "You exceeded your current quota, please check your plan and billing details. For more information on "
+    "this error, head to: https://ai.google.dev/gemini-api/docs/rate-limits. To monitor your usage, head to: "
     "https://ai.dev/usage?tab=rate-limit. \n* Quota exceeded for metric: generativelanguage.googleapis.com/"
     "generate_content_free_tier_requests, limit: 20, model: gemini-2.5-flash\nPlease retry in 34.074824224s."
 )

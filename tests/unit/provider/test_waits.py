@@ -24,7 +24,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize(
-    ("headers", "seconds"),
+    "headers, seconds",
     [
         ({"retry-after-ms": "1500"}, 1.5),
         ({"retry-after-ms": "12.5", "retry-after": "9"}, 0.0125),
@@ -55,7 +55,7 @@ def test_a_header_that_says_nothing_is_no_wait(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    "text, seconds",
     [
         (
             "Rate limit reached on tokens per minute (TPM): Please try again in 5.289s. Visit",
@@ -81,7 +81,7 @@ def test_a_header_goes_before_the_text_and_text_without_a_wait_is_none() -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    "text, seconds",
     [
         ("6m0s", 360.0),
         ("1.57s", 1.57),
