@@ -7,10 +7,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentq.provider.errors import AuthError
+from agentq.provider.errors import AuthError, LLMError
 
 _TAG_DIGITS = 8
 _FILE_BYTES = 8_192
+_SHORTEST_KEY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,14 @@ class ApiKey:
 def key_tag(base_url: str, key: str | None) -> str:
     """A short name for an account: its address and key, which cannot be read out of it."""
     return hashlib.sha256(f"{base_url}\n{key or ''}".encode()).hexdigest()[:_TAG_DIGITS]
+
+
+def hide(key: str | None, error: LLMError) -> None:
+    """Take the key out of an error: some servers say which one they refuse."""
+    if key is None or len(key) < _SHORTEST_KEY:
+        return
+    error.message = error.message.replace(key, "[the key]")
+    error.args = (error.message,)
+    error.request_id = error.request_id and error.request_id.replace(key, "[the key]")
+    if key in str(error.cause):
+        error.cause = error.__cause__ = None

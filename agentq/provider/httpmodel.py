@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import httpx
 
-from agentq.provider.apikey import ApiKey, key_tag
-from agentq.provider.errors import AuthError, ContextOverflow, TransientError
+from agentq.provider.apikey import ApiKey, hide, key_tag
+from agentq.provider.errors import AuthError, ContextOverflow, LLMError, TransientError
 from agentq.provider.failures import error_of, request_id_in
 from agentq.provider.hosts import address, is_public, provider_at
 from agentq.provider.quirks import quirks_of
@@ -104,9 +104,13 @@ class HttpModel(ABC):
         answer = self._wire.post(
             self._path(), self.headers(key), body, provider=self.provider, model=self.model
         )
-        self._refuse(answer, key)
-        result = self._result(answer, req)
-        self._check_prompt(req, result)
+        try:
+            self._refuse(answer)
+            result = self._result(answer, req)
+            self._check_prompt(req, result)
+        except LLMError as error:
+            hide(key, error)
+            raise
         return result
 
     def close(self) -> None:
@@ -147,11 +151,10 @@ class HttpModel(ABC):
     def _path(self) -> str:
         return self.path
 
-    def _refuse(self, answer: Answer, key: str | None) -> None:
+    def _refuse(self, answer: Answer) -> None:
         # A 200 may carry an error: what the body says goes before the line that it came under.
         if 200 <= answer.status < 300 and refusal_in(answer.data) is None:
             return
-        answer = answer.without(key)  # some servers say which key they refuse
         error = error_of(
             answer.status,
             answer.headers,

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -23,7 +23,6 @@ _KEPT_CONNECTIONS = 64
 _KEPT_SECONDS = 1.5
 """How long an idle connection is kept: less than any common server keeps it (gunicorn 2 s, uvicorn 5 s). A
 request into a connection that the server is just closing fails like one that it had begun to answer."""
-_SHORTEST_KEY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +33,6 @@ class Answer:
     headers: Mapping[str, str]
     data: Any
     text: str
-
-    def without(self, key: str | None) -> Answer:
-        """The same without the key, which some servers say back."""
-        if key is None or len(key) < _SHORTEST_KEY or key not in self.text:
-            return self
-        text = self.text.replace(key, "[the key]")
-        return replace(self, text=text, data=_decoded(text))
 
 
 class _Progress:
