@@ -1,7 +1,7 @@
 # agentq: `make` lists what there is. Everything runs from .venv/, which `make setup` makes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ledger chaos mutants check bench up
+.PHONY: help setup demo test test-ledger chaos mutants interop check bench up
 
 # The first Python >= 3.11 that is found; `make PYTHON=/path/to/python …` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -46,6 +46,9 @@ chaos: setup ## Kill our own agents' workers at every crash point, with every fa
 
 mutants: setup ## Plant bugs and show that the tests notice each (ARGS=fence for some)
 	@.venv/bin/python -m tests.mutants.run $(ARGS)
+
+interop: setup ## Our adapters against a LiteLLM proxy, a server of others (installs it into .interop/)
+	@.venv/bin/python -m tests.interop
 
 check: setup ## Formatting, lint, types and import layers
 	@.venv/bin/ruff format --check .
