@@ -9,6 +9,7 @@ import click
 
 from agentq.cli.failure import UNAVAILABLE, is_unreachable
 from agentq.cli.globals import verb
+from agentq.cli.tally import PROVIDER
 from agentq.core.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class Check:
 @click.option("--runs", is_flag=True, help="Look at every run, batch and key instead.")
 @click.option("--repair", is_flag=True, help="With --runs: put right what can be without a loss.")
 def command(session: Session, runs: bool, repair: bool) -> int:
-    """Check the state server, the broker and the workers, and say what to mend.
+    """Check the state server, the broker, the workers and the models' providers, and say what to mend.
+
+    Of each provider: whether it answers and takes the key, at no cost; with -A those of the agents, else
+    those for which a variable is set. The exit code is 8 when a key was refused.
 
     With --runs: whether every run is in one state, watched and rightly counted, and holds no money that it
     must not hold, and whether every key has an end. Exact while workers run. The exit code is 3 when
@@ -58,11 +62,12 @@ def command(session: Session, runs: bool, repair: bool) -> int:
             ]
         )
         return code
+    width = max(16, *(len(check.name) + 2 for check in checks))
     for check in checks:
         mark = click.style("ok ", fg="green") if check.ok else click.style("fix", fg="red")
-        session.console.out(f"{mark}  {check.name:<16}{check.found}")
+        session.console.out(f"{mark}  {check.name:<{width}}{check.found}")
         if not check.ok and check.fix:
-            session.console.out(f"     {'':<16}→ {check.fix}")
+            session.console.out(f"     {'':<{width}}→ {check.fix}")
     return code
 
 
@@ -79,8 +84,24 @@ def _examine(session: Session, *, repair: bool) -> int:
 
 
 def diagnose(session: Session) -> tuple[list[Check], int]:
-    """All checks, and the exit code: 7 when a server cannot be reached, 1 when something is to be mended."""
+    """All checks, and the exit code.
+
+    It is 7 when a server cannot be reached, 8 when a provider refuses a key, 1 when something else is to be
+    mended.
+    """
     app = session.any_app()
+    servers, unreachable = _servers(session, app)
+    providers, refused = _providers(app if session.app_path else None)
+    checks = servers + providers
+    if unreachable:
+        return checks, UNAVAILABLE
+    if refused:
+        return checks, PROVIDER
+    return checks, 0 if all(check.ok for check in checks) else 1
+
+
+def _servers(session: Session, app: AgentQ) -> tuple[list[Check], bool]:
+    """What is about the servers and the workers, and whether one of these cannot be reached."""
     try:
         session.need_server(app)
         app.ping()
@@ -89,13 +110,24 @@ def diagnose(session: Session) -> tuple[list[Check], int]:
         if not isinstance(error, UnavailableError) and not is_unreachable(error):
             raise
         hint = getattr(error, "hint", "") or "check the address and that the server runs"
-        return [Check("state server", False, str(error), hint)], UNAVAILABLE
+        return [Check("state server", False, str(error), hint)], True
     checks = judge(facts)
     broker = _broker(app)
     checks.insert(-1, broker)
-    if not broker.ok:
-        return checks, UNAVAILABLE
-    return checks, 0 if all(check.ok for check in checks) else 1
+    return checks, not broker.ok
+
+
+def _providers(app: AgentQ | None) -> tuple[list[Check], bool]:
+    """What is about the models' providers, and whether one of these refuses its key."""
+    from agentq.cli.providers import of_agents, of_variables
+    from agentq.provider.reach import reachable
+
+    checks, refused = [], False
+    for client in of_agents(app.agents) if app is not None else of_variables():
+        reach = reachable(client)
+        checks.append(Check(f"provider {client.provider}", reach.ok, reach.found, reach.fix))
+        refused = refused or reach.refused
+    return checks, refused
 
 
 def _broker(app: AgentQ) -> Check:

@@ -21,6 +21,16 @@ class ApiKey:
     variable: str
     file: str | None = None
 
+    @property
+    def source(self) -> str:
+        """Where the key is read, for people; empty where there is none."""
+        if self.file:
+            return self.file
+        for name in (self.variable, f"{self.variable}_FILE"):
+            if os.environ.get(name, "").strip():
+                return name
+        return ""
+
     def read(self) -> str | None:
         """The key, or None when there is none.
 

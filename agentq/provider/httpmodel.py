@@ -72,7 +72,8 @@ class HttpModel(ABC):
         self.quirks = quirks_of(self.dialect, self.provider, self.base_url, model, quirks)
         self.options = dict(options or {})
         self.key = ApiKey(self.key_variable, api_key_file)
-        self._wire = Wire(self.base_url, login=login, seconds=call_seconds, transport=transport)
+        self._login, self._transport = login, transport
+        self._wire = self._line(call_seconds)
 
     @property
     def by(self) -> str:
@@ -113,6 +114,23 @@ class HttpModel(ABC):
             raise
         return result
 
+    def ask_for_models(self, *, seconds: float) -> None:
+        """Ask for the provider's list of models, which costs nothing, within so many seconds.
+
+        Raises:
+            LLMError: as a call would, for the key and the address.
+        """
+        path = "/v1/models" if self._path().startswith("/v1/") else "/models"
+        key, wire = self._key(), self._line(seconds)
+        try:
+            answer = wire.get(path, self.headers(key), provider=self.provider, model=self.model)
+            self._refuse(answer)
+        except LLMError as error:
+            hide(key, error)
+            raise
+        finally:
+            wire.close()
+
     def close(self) -> None:
         """Give its connections back."""
         self._wire.close()
@@ -147,6 +165,9 @@ class HttpModel(ABC):
                 model=self.model,
             )
         return key
+
+    def _line(self, seconds: float) -> Wire:
+        return Wire(self.base_url, login=self._login, seconds=seconds, transport=self._transport)
 
     def _path(self) -> str:
         return self.path

@@ -91,6 +91,26 @@ class Wire:
             InvalidRequest: when the address or a header cannot be.
             TransientError: when there was no whole answer; `billed` is False where it was never sent.
         """
+        return self._asked("POST", path, headers, body, provider=provider, model=model)
+
+    def get(self, path: str, headers: Mapping[str, str], *, provider: str, model: str) -> Answer:
+        """Ask for something that costs nothing.
+
+        Raises:
+            InvalidRequest, TransientError: as for `post`.
+        """
+        return self._asked("GET", path, headers, None, provider=provider, model=model)
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        *,
+        provider: str,
+        model: str,
+    ) -> Answer:
         progress = _Progress()
 
         def failed(what: str, error: Exception) -> TransientError:
@@ -104,7 +124,7 @@ class Wire:
             )
 
         try:
-            return self._exchange(path, headers, _encoded(body), progress)
+            return self._exchange(method, path, headers, None if body is None else _encoded(body), progress)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             raise failed("cannot reach", error) from error
         except httpx.TimeoutException as error:
@@ -123,7 +143,14 @@ class Wire:
         if client is not None:
             client.close()
 
-    def _exchange(self, path: str, headers: Mapping[str, str], content: bytes, progress: _Progress) -> Answer:
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        progress: _Progress,
+    ) -> Answer:
         deadline = time.monotonic() + self._seconds
         sent = {"content-type": "application/json", "accept-encoding": "identity"}
         sent |= {name.lower(): value for name, value in headers.items()}
@@ -132,7 +159,7 @@ class Wire:
         if not all(value.isascii() for value in sent.values()):
             raise _Unsendable("a header has characters that no header has")
         with self._http().stream(
-            "POST",
+            method,
             f"{self.base_url}{path}",
             headers=sent,
             content=content,

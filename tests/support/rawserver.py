@@ -28,11 +28,8 @@ class Line:
                 return b""
             data += piece
         head, _, body = data.partition(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1])
-            for line in head.lower().split(b"\r\n")
-            if line.startswith(b"content-length")
-        )
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
+        length = int(lengths[0].split(b":")[1]) if lengths else 0
         while len(body) < length:
             body += self._sock.recv(65_536)
         return head + b"\r\n\r\n" + body

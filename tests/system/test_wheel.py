@@ -50,11 +50,11 @@ def test_the_wheel_has_the_scripts_the_demo_and_the_type_marker(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {
         str(path.relative_to(ROOT))
-        for pattern in ("store/lua/*.lua", "demo/*", "py.typed")
+        for pattern in ("store/lua/*.lua", "provider/*.json", "demo/*", "py.typed")
         for path in (ROOT / "agentq").glob(pattern)
         if path.is_file()
     }
-    assert "agentq/store/lua/_ledger.lua" in ours
+    assert {"agentq/store/lua/_ledger.lua", "agentq/provider/quirks.json"} <= ours
     assert ours <= names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +21,12 @@ from agentq.provider.errors import (
     RateLimited,
     TransientError,
 )
-from agentq.provider.httpmodel import HttpModel
-from agentq.provider.types import Allowance, ChatRequest, ChatResult, Message, RateLimits, Role, Usage
+from agentq.provider.types import Allowance, ChatRequest, Message, RateLimits, Role
+from tests.support.smallmodel import Small
 
 SECRET = "sk-secret-0123456789"
 REQUEST = ChatRequest([Message(Role.USER, "hi")])
 ANSWER = {"text": "ho", "in": 3, "out": 1}
-
-
-class Small(HttpModel):
-    """Says what it is asked, as it is."""
-
-    dialect = "openai-chat"
-    path = "/talk"
-    vendor = "small"
-    key_variable = "SMALL_API_KEY"
-    url_variable = "SMALL_BASE_URL"
-    public_url = "https://api.openai.com/v1"
-
-    def headers(self, key: str | None) -> dict[str, str]:
-        return {"x-api-key": key} if key else {}
-
-    def body(self, req: ChatRequest) -> dict[str, Any]:
-        return {"model": self.model, "messages": [message.as_dict() for message in req.messages]}
-
-    def result(self, data: Mapping[str, Any], req: ChatRequest) -> ChatResult:
-        return ChatResult(data["text"], Usage(int(data["in"]), data["out"]), self.provider, self.model)
 
 
 @pytest.fixture(autouse=True)
