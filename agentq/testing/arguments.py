@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentq.tools import ToolSpec
+if TYPE_CHECKING:
+    from agentq.tools import ToolSpec
 
 _DEEPEST = 12
 _FORMATS = {
@@ -40,6 +41,15 @@ def arguments_for(spec: ToolSpec) -> dict[str, Any]:
         first = str(error).strip().splitlines()
         raise NoArgumentsError(f"{made} does not pass its check: {first[2].strip()}") from error
     return made
+
+
+def example_of(schema: Mapping[str, Any]) -> Any:
+    """A value that is valid for a JSON schema.
+
+    Raises:
+        NoArgumentsError: when the schema contains itself, or wants a text by a pattern and shows none.
+    """
+    return _value(schema, schema.get("$defs", {}), 0)
 
 
 def _object(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> dict[str, Any]:
