@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import httpx
 
+from agentq.core.errors import UsageError
 from agentq.provider.apikey import ApiKey, hide, key_tag
 from agentq.provider.errors import AuthError, ContextOverflow, LLMError, TransientError
 from agentq.provider.failures import error_of, request_id_in
@@ -21,6 +22,7 @@ from agentq.provider.waits import rate_limits
 from agentq.provider.wire import Answer, Wire
 
 CALL_SECONDS = 600.0
+_NOTES_MAX = 256
 _BYTES_PER_TOKEN = 4
 _CUT_SHARE = 0.6
 """A prompt of which the server counts less than this share of an estimate was cut by it."""
@@ -42,7 +44,7 @@ class HttpModel(ABC):
         transport: in place of the network, for tests.
 
     Raises:
-        UsageError: for a quirk that does not exist.
+        UsageError: for a quirk that does not exist, or an option that is not the user's to set.
         InvalidRequest: for an address that is none.
     """
 
@@ -52,6 +54,8 @@ class HttpModel(ABC):
     key_variable: ClassVar[str]
     url_variable: ClassVar[str]
     public_url: ClassVar[str]
+    own_keys: ClassVar[frozenset[str]] = frozenset()
+    """What of a request is the adapter's: with another cap or a stream, what was reserved would not hold."""
 
     def __init__(
         self,
@@ -71,6 +75,8 @@ class HttpModel(ABC):
         self.provider = provider or provider_at(self.base_url, self.vendor)
         self.quirks = quirks_of(self.dialect, self.provider, self.base_url, model, quirks)
         self.options = dict(options or {})
+        self._check_options()
+        self._said: set[str] = set()
         self.key = ApiKey(self.key_variable, api_key_file)
         self._login, self._transport = login, transport
         self._wire = self._line(call_seconds)
@@ -83,7 +89,7 @@ class HttpModel(ABC):
     @property
     def native_schema(self) -> bool:
         """Whether the provider itself holds an answer to a schema; else the model must be told of it."""
-        return self.quirks.native_schema == "schema"
+        return self.quirks.native_schema == "schema" and self.quirks.schema_with_tools
 
     @property
     def lane(self) -> str:
@@ -100,7 +106,7 @@ class HttpModel(ABC):
         Raises:
             LLMError: a subclass, which says whether to try again and what may have been billed.
         """
-        body = self.body(req) | self.options | dict(req.extra)
+        body = self.fitting(self.body(req) | self.options | dict(req.extra))
         key = self._key()
         answer = self._wire.post(
             self._path(), self.headers(key), body, provider=self.provider, model=self.model
@@ -154,6 +160,10 @@ class HttpModel(ABC):
             KeyError, TypeError, IndexError, ValueError, AttributeError: when its shape is another one.
         """
 
+    def fitting(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The whole request, options included, without what does not go together."""
+        return body
+
     # ── what all share ───────────────────────────────────────────────────────────────────────────
 
     def _key(self) -> str | None:
@@ -168,6 +178,21 @@ class HttpModel(ABC):
 
     def _line(self, seconds: float) -> Wire:
         return Wire(self.base_url, login=self._login, seconds=seconds, transport=self._transport)
+
+    def _check_options(self) -> None:
+        for name in sorted(self.options.keys() & self.own_keys):
+            raise UsageError(
+                f"the option {name!r} is not to be set: agentq sets it for each call",
+                hint="the cap on an answer is max_output_tokens=, a history and tools are the agent's",
+            )
+
+    def once(self, notes: Iterable[str]) -> tuple[str, ...]:
+        """The notes that were not given yet: what is the same of each call is said of the first."""
+        new = tuple(dict.fromkeys(note for note in notes if note not in self._said))
+        if len(self._said) < _NOTES_MAX:
+            self._said.update(new)
+            return new
+        return ()
 
     def _path(self) -> str:
         return self.path

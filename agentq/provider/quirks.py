@@ -30,10 +30,18 @@ class Quirks:
     """Whether schemas keep all their keys, or only those that every server knows."""
     native_schema: Literal["schema", "object", "none"] = "schema"
     """How an answer is held to a schema: by the schema, as some JSON object, or only by being told."""
+    schema_with_tools: bool = True
+    """Whether an answer can be held to a schema in a request that has tools."""
     effort_with_tools: str | None = None
     """The `reasoning_effort` without which the model refuses tools."""
     parallel_tool_calls: bool = True
     """Whether the switch of that name may be sent at all."""
+    forbidden_tools: Literal["left_out", "declared"] = "left_out"
+    """What becomes of tools that may not be called: some gateways refuse a history with calls of others."""
+    user_after_tool: bool = True
+    """Whether a user's message may follow a tool's, or another one of the user's."""
+    keeps_turns: bool = True
+    """Whether what a reply holds beside text and calls (reasoning) is taken back; some refuse their own."""
     temperature: bool = True
     """Whether a temperature may be sent."""
     reasons: bool = False
