@@ -14,29 +14,35 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from agentq.agent import loop
-from agentq.agent.budgets import Budgets, first_fitting
+from agentq.agent.budgets import Budgets, Rung, first_fitting
+from agentq.agent.context import summary_request
 from agentq.agent.deadline import complete
 from agentq.agent.loopdetect import LoopDetector
+from agentq.agent.output import Output
 from agentq.agent.request import (
     call_rungs,
     capped,
     closing_request,
     closing_rungs,
     model_request,
+    repair_request,
     reply_bill,
 )
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
+from agentq.core.money import NanoUSD
 from agentq.provider.bounds import TokenBounds
 from agentq.provider.catalogue import catalogue_hash, price_of
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing, Pricing
+from agentq.provider.types import ChatRequest, ChatResult
 from agentq.tools import CallContext, PlannedCall, ToolExecutor
 from agentq.tools.spec import OnUnknown
 
 OnAnswer = Literal["tell", "stop"]
 OnChange = Literal["continue", "pin", "finish"]
+OnOverflow = Literal["stop", "compact"]
 
 _DEFINITION_DIGITS = 12
 _BUDGETS = Budgets()
@@ -47,11 +53,16 @@ _LEAST_OUTPUT_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended. `ok` says whether the work is done; the thread has everything else."""
+    """How a run ended. `ok` says whether the work is done; the thread has everything else.
+
+    `output` is the answer as an instance of the agent's output model; None without one, or where the answer
+    does not fit it.
+    """
 
     thread: Thread
     stop_reason: StopReason
     answer: str
+    output: Any = None
 
     @property
     def ok(self) -> bool:
@@ -74,8 +85,14 @@ class Agent:
     (`continue`), leave it to workers that have the old one (`pin`), or make its closing turn (`finish`). In
     one process these four change nothing.
 
+    `output` is a pydantic model: a final answer must be JSON of it, and has one repair call to become that.
+    `context_window` is how many tokens the model takes, input and output together; None: as its price says,
+    and not checked where that does not. `on_overflow`: when the next call would be longer, end the run
+    (`stop`), or have the oldest turns summed up (`compact`).
+
     Raises:
         ValueError: for a limit that leaves no room, or a word that is none of these.
+        UsageError: for an output that is no pydantic model of an object.
     """
 
     def __init__(
@@ -104,6 +121,9 @@ class Agent:
         on_expired: OnAnswer = "stop",
         on_unknown: OnUnknown = "tell",
         on_change: OnChange = "continue",
+        output: Any = None,
+        context_window: int | None = None,
+        on_overflow: OnOverflow = "stop",
     ) -> None:
         for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
             if locals()[limit] <= 0:
@@ -137,8 +157,34 @@ class Agent:
         self.on_expired: OnAnswer = _one_of("on_expired", on_expired, OnAnswer)
         self.on_unknown: OnUnknown = _one_of("on_unknown", on_unknown, OnUnknown)
         self.on_change: OnChange = _one_of("on_change", on_change, OnChange)
+        self.output = None if output is None else Output(output)
+        if context_window is not None and (isinstance(context_window, bool) or context_window <= 0):
+            raise ValueError(f"context_window={context_window!r} must be a number of tokens, or None")
+        self.context_window = context_window
+        self.on_overflow: OnOverflow = _one_of("on_overflow", on_overflow, OnOverflow)
         # Tells its model from others: what another model has counted bounds nothing here.
         self.tokenizer = zlib.crc32(client.model.encode()) & 0xFFFF
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens a call may have: the least of its models, None where none is known."""
+        if self.context_window is not None:
+            return self.context_window
+        prices = (self.price(model) for model in self.models)
+        windows = [price.context_window for price in prices if price is not None and price.context_window]
+        return min(windows, default=None)
+
+    @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """The schema that its answers must fit."""
+        return None if self.output is None else self.output.schema
+
+    @property
+    def instructions(self) -> str:
+        """What its model is told first: its own, and the schema where its provider does not know one."""
+        if self.output is None or getattr(self.client, "native_schema", False):
+            return self.system
+        return "\n\n".join(filter(None, (self.system, self.output.instructions)))
 
     @cached_property
     def catalogue(self) -> str:
@@ -149,7 +195,7 @@ class Agent:
 
     @cached_property
     def definition(self) -> str:
-        """A hash of what the model is told and may do: model, instructions, tools, output cap.
+        """A hash of what the model is told and may do: model, instructions, tools, output cap and schema.
 
         Limits are not in it: a run has its own from the day it was submitted.
         """
@@ -162,7 +208,8 @@ class Agent:
             ]
             for spec in self.executor.registry.visible(self.allowlist)
         ]
-        parts = [self.models, self.system, tools, self.max_output_tokens]
+        parts: list[Any] = [self.models, self.system, tools, self.max_output_tokens]
+        parts += [] if self.output is None else [self.json_schema]
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:_DEFINITION_DIGITS]
 
@@ -191,37 +238,80 @@ class Agent:
         while True:
             events = len(thread.trace)
             action = loop.next_action(self, thread, self.budgets, ctx.approved_calls)
-            match action:
-                case loop.End(reason):
-                    return RunResult(thread, reason, thread.answer)
-                case loop.Wait(signatures):
-                    loop.wait(thread, signatures)
-                case loop.Close(reason):
-                    self._close(thread, reason)
-                case loop.CallModel():
-                    self._step(thread, ctx)
-                case loop.RunTools(calls):
-                    planned = [PlannedCall(call.name, call.arguments, id=call.id) for call in calls]
-                    results = self.executor.call_many(
-                        planned, ctx, allowlist=self.allowlist, cache=thread.tool_results
-                    )
-                    loop.apply_results(self, thread, calls, results)
+            if isinstance(action, loop.End):
+                return self._result(thread, action.reason)
+            self._act(thread, action, ctx)
             thread.spend.seconds = before + self.now() - started
             self._announce(thread, events)
 
+    def _result(self, thread: Thread, reason: StopReason) -> RunResult:
+        known = self.output if loop.has_output(self, thread) else None
+        return RunResult(thread, reason, thread.answer, known and known.read(thread.answer))
+
+    def _act(self, thread: Thread, action: loop.Action, ctx: CallContext) -> None:
+        match action:
+            case loop.Wait(signatures):
+                loop.wait(thread, signatures)
+            case loop.Close(reason):
+                self._close(thread, reason)
+            case loop.CallModel():
+                self._step(thread, ctx)
+            case loop.Repair(problem):
+                self._repair(thread, problem)
+            case loop.Compact(start):
+                self._compact(thread, start)
+            case loop.Overflow(detail):
+                loop.end(thread, StopReason.CONTEXT_OVERFLOW, detail, kind="context_overflow")
+            case loop.RunTools(calls):
+                planned = [PlannedCall(call.name, call.arguments, id=call.id) for call in calls]
+                results = self.executor.call_many(
+                    planned, ctx, allowlist=self.allowlist, cache=thread.tool_results
+                )
+                loop.apply_results(self, thread, calls, results)
+
     def _step(self, thread: Thread, ctx: CallContext) -> None:
         request = model_request(self, thread, {})
-        rung = first_fitting(self.budgets, thread.spend, call_rungs(self, thread, request, {}))
+        made = self._call(thread, request, call_rungs(self, thread, request, {}))
+        if made is not None:
+            result, cost = made
+            loop.apply_reply(self, thread, result, cost=cost, approved=ctx.approved_calls)
+
+    def _repair(self, thread: Thread, problem: str) -> None:
+        request = repair_request(self, thread, problem, {})
+        made = self._call(thread, request, call_rungs(self, thread, request, {}))
+        if made is not None:
+            result, cost = made
+            loop.apply_repair(self, thread, result, cost=cost)
+
+    def _compact(self, thread: Thread, start: int) -> None:
+        request = summary_request(self, thread, start, {})
+        rungs = call_rungs(self, thread, request, {}, anchored=False)
+        made = self._call(thread, request, rungs)
+        if made is not None:
+            result, cost = made
+            loop.apply_summary(self, thread, start, result, cost=cost)
+
+    def _call(
+        self, thread: Thread, request: ChatRequest, rungs: Sequence[Rung]
+    ) -> tuple[ChatResult, NanoUSD | None] | None:
+        """Make one call: the reply and its cost, or None when there is none and the thread says why."""
+        rung = first_fitting(self.budgets, thread.spend, rungs)
         if isinstance(rung, StopReason):
             thread.closing = rung
-            return
+            return None
         try:
             result = self.client.complete(capped(request, rung.output_tokens))
         except Exception as error:  # noqa: BLE001 - whatever a client raises, the run must come back with its thread
-            loop.end(thread, StopReason.MODEL_ERROR, _describe(error), kind="model_error")
+            self._failed(thread, request, error)
+            return None
+        return reply_bill(self, result, usd=rung.need.usd, tokens=rung.need.tokens)
+
+    def _failed(self, thread: Thread, request: ChatRequest, error: Exception) -> None:
+        detail = _describe(error)
+        if loop.refused_as_too_long(self, thread, request, error, detail):
             return
-        result, cost = reply_bill(self, result, usd=rung.need.usd, tokens=rung.need.tokens)
-        loop.apply_reply(self, thread, result, cost=cost, approved=ctx.approved_calls)
+        reason = StopReason.CONTEXT_OVERFLOW if loop.is_overflow(error) else StopReason.MODEL_ERROR
+        loop.end(thread, reason, detail, kind=reason.value)
 
     def _close(self, thread: Thread, reason: StopReason) -> None:
         request = closing_request(self, thread, reason, {})

@@ -7,19 +7,23 @@ one process and the distributed step both carry out what they decide, so a run i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentq.agent.budgets import Budgets
+from agentq.agent.context import compact_from, overflow, summary_message
 from agentq.agent.loopdetect import REPEAT_WARNING, Verdict, digest
-from agentq.agent.request import ID_BYTES, closing_messages, step_limits
+from agentq.agent.request import ID_BYTES, closing_messages, repair_messages, step_limits
 from agentq.agent.thread import Thread, pending_calls
 from agentq.agent.toolmessage import json_bytes, size, tool_message, tool_messages
+from agentq.agent.view import Summary
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD, to_usd
 from agentq.core.text import encodable
 from agentq.provider.bounds import Anchor
-from agentq.provider.types import ChatResult, Message, Role, ToolCall, Usage
+from agentq.provider.errors import AllProvidersFailed, ContextOverflow
+from agentq.provider.scripted import SUMMARY_OPERATION
+from agentq.provider.types import ChatRequest, ChatResult, Message, Role, ToolCall, Usage
 from agentq.tools import CallContext, ToolResult, call_signature
 from agentq.tools.result import REFUSALS
 
@@ -27,13 +31,39 @@ if TYPE_CHECKING:
     from agentq.agent.agent import Agent
 
 CUT_OFF = frozenset({"length", "max_tokens"})
-"""How providers say that a reply ended at its output cap: a text is the answer; of calls none is made."""
-_RESUMABLE = (StopReason.NEEDS_APPROVAL.value, StopReason.MODEL_ERROR.value)
+"""How providers say that a reply ended at its output cap: a text is the answer, unless that must be JSON; of
+calls none is made."""
+_RESUMABLE = (
+    StopReason.NEEDS_APPROVAL.value,
+    StopReason.MODEL_ERROR.value,
+    StopReason.CONTEXT_OVERFLOW.value,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
     """Make the next step's model call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Have the answer corrected, which does not have the form that was asked for. The run ends with it."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Have all that is sent before this message summed up: the next call would not fit the model's window."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """End the run: the next call does not fit the model's window, and nothing is to be taken out."""
+
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +94,14 @@ class End:
     reason: StopReason
 
 
-Action = CallModel | RunTools | Close | Wait | End
+Action = CallModel | Repair | Compact | Overflow | RunTools | Close | Wait | End
 
 
 def begin(agent: Agent, thread: Thread, task: str | None) -> None:  # noqa: ARG001 - one shape for all
     """Start a thread with a task, go on with one, or give an ended one its next task.
 
-    Without a task, a run that waited for approval or ended with a model error goes on where it stopped.
-    With one, calls that still wait for a person are answered as refused, so that each call has its result.
+    Without a task, a run that waited for approval, failed at the model or outgrew its window goes on where it
+    stopped. With one, calls that still wait for a person are answered as refused: each call has its result.
 
     Raises:
         ValueError: for a thread without messages and without a task.
@@ -93,6 +123,10 @@ def begin(agent: Agent, thread: Thread, task: str | None) -> None:  # noqa: ARG0
     thread.answer = ""
     thread.closing = None
     thread.pending_approvals = []
+    thread.repair = thread.overflow = None
+    thread.repaired = False
+    if thread.summaries:
+        thread.anchor = None  # which messages are sent depends on which is the latest of the user's
     thread.goal = task
     thread.add(Role.USER, task)
 
@@ -114,8 +148,16 @@ def next_action(agent: Agent, thread: Thread, budgets: Budgets, approved: frozen
         return Wait(tuple(undecided)) if undecided else RunTools(tuple(calls))
     if thread.closing is not None:
         return Close(thread.closing)
-    exceeded = budgets.exceeded_by(thread.spend)
-    return CallModel() if exceeded is None else Close(exceeded)
+    # A repair is no step, so the steps may be used up; it is a call, so the rest may not.
+    limits = budgets if thread.repair is None else replace(budgets, max_steps=None)
+    exceeded = limits.exceeded_by(thread.spend)
+    if exceeded is not None:
+        return Close(exceeded)
+    too_long = overflow(agent, thread)
+    if too_long is None:
+        return CallModel() if thread.repair is None else Repair(thread.repair)
+    start = compact_from(agent, thread)
+    return Overflow(too_long) if start is None else Compact(start)
 
 
 def apply_reply(
@@ -150,11 +192,7 @@ def apply_reply(
     thread.messages.append(Message(Role.ASSISTANT, text, tool_calls=calls, turn=result.turn))
     thread.anchor = _anchor(agent, thread, result.usage)
     if not calls:
-        thread.answer = text
-        thread.stop_reason = StopReason.FINISHED.value
-        cut = result.finish_reason in CUT_OFF
-        detail = "cut off at the output cap" if cut else "no further tool calls"
-        thread.record("finished", detail, ok=bool(text) and not cut)
+        _take_answer(agent, thread, text, cut=result.finish_reason in CUT_OFF)
         return
     if result.finish_reason in CUT_OFF:
         # The last call may be half of one that parses all the same.
@@ -171,6 +209,84 @@ def apply_reply(
         refusal = ToolResult.failure("tool_error", f"Not made: at most {limits.calls} calls in one step.")
         thread.messages += [tool_message(call, refusal) for call in excess]
     thread.pending_approvals = _undecided(agent, thread, calls[: limits.calls], approved)
+
+
+def apply_repair(agent: Agent, thread: Thread, result: ChatResult, *, cost: NanoUSD | None) -> None:
+    """Take in the reply of a repair call and end the run. Calls that it asks for all the same are dropped.
+
+    What it says is the answer in either case.
+    """
+    thread.messages += repair_messages(thread.repair or "")
+    text = encodable(result.text or "")
+    thread.messages.append(Message(Role.ASSISTANT, text, turn=None if result.wants_tools else result.turn))
+    _book(thread, result.usage, cost)
+    thread.anchor = _anchor(agent, thread, result.usage)
+    thread.repair, thread.repaired = None, True
+    thread.answer = text
+    problem = _problem(agent, text, cut=result.finish_reason in CUT_OFF)
+    thread.record("repair", result.request_id or "", ok=problem is None)
+    if problem is None:
+        end(thread, StopReason.FINISHED, "after one repair", ok=True, kind="finished")
+    else:
+        end(thread, StopReason.OUTPUT_INVALID, problem, kind="output_invalid")
+
+
+def apply_summary(
+    agent: Agent, thread: Thread, start: int, result: ChatResult, *, cost: NanoUSD | None
+) -> None:
+    """Take in a summary: from now on it is sent in place of what stood before `start`.
+
+    A reply that says nothing ends the run: without a summary, nothing can be taken out.
+    """
+    _book(thread, result.usage, cost)
+    text = encodable(result.text or "").strip()
+    if not text:
+        why = thread.overflow or overflow(agent, thread) or "the next call does not fit"
+        detail = f"{why}; the summary that was to make room was empty"
+        end(thread, StopReason.CONTEXT_OVERFLOW, detail, kind="context_overflow")
+        return
+    thread.summaries.append(Summary(len(thread.messages), start, thread.step))
+    thread.messages.append(summary_message(text))
+    thread.anchor = thread.overflow = None
+    cut = result.finish_reason in CUT_OFF
+    kept = len(thread.sent)
+    thread.record(
+        "compacted", f"{kept} of {len(thread.messages)} messages are sent" + (", the summary is cut" * cut)
+    )
+
+
+def refused_as_too_long(
+    agent: Agent, thread: Thread, request: ChatRequest, error: Exception, detail: str
+) -> bool:
+    """Take in that a provider found a call too long; answers whether it did, and a compaction follows.
+
+    Args:
+        agent: the agent whose call it was.
+        thread: the run's state.
+        request: the call. No compaction follows a summary that was too long itself.
+        error: what came of the call.
+        detail: that error, for people.
+    """
+    if request.operation == SUMMARY_OPERATION or not is_overflow(error):
+        return False
+    if compact_from(agent, thread) is None:
+        return False
+    thread.overflow = detail
+    return True
+
+
+def has_output(agent: Agent, thread: Thread) -> bool:
+    """Whether the answer of an ended thread has the form that was asked for."""
+    if agent.output is None or thread.stop_reason == StopReason.OUTPUT_INVALID.value:
+        return False
+    return agent.output.problem(thread.answer) is None
+
+
+def is_overflow(error: Exception) -> bool:
+    """Whether a call failed because it was longer than the window of each model that was asked."""
+    if isinstance(error, AllProvidersFailed):
+        return all(isinstance(failure, ContextOverflow) for _, failure in error.failures)
+    return isinstance(error, ContextOverflow)
 
 
 def apply_results(
@@ -250,6 +366,27 @@ def end(thread: Thread, reason: StopReason, detail: str = "", ok: bool = False, 
     thread.record(kind, detail, ok=ok)
 
 
+def _take_answer(agent: Agent, thread: Thread, text: str, *, cut: bool) -> None:
+    """End the run with this answer, or have it repaired where it is not in the form that was asked for."""
+    problem = _problem(agent, text, cut=cut)
+    if problem is not None:
+        thread.repair = problem
+        thread.record("output_invalid", problem, ok=False)
+        return
+    thread.answer = text
+    thread.stop_reason = StopReason.FINISHED.value
+    detail = "cut off at the output cap" if cut else "no further tool calls"
+    thread.record("finished", detail, ok=bool(text) and not cut)
+
+
+def _problem(agent: Agent, text: str, *, cut: bool) -> str | None:
+    if agent.output is None:
+        return None
+    if cut:
+        return f"it was cut off at the output cap of {agent.max_output_tokens} tokens"
+    return agent.output.problem(text)
+
+
 def _undecided(
     agent: Agent, thread: Thread, calls: Sequence[ToolCall], approved: frozenset[str]
 ) -> list[str]:
@@ -289,7 +426,7 @@ def _anchor(agent: Agent, thread: Thread, usage: Usage) -> Anchor | None:
     # A reply without usage counts nothing: the next bound must take the whole context.
     if usage.input_tokens == 0:
         return None
-    return Anchor(len(thread.messages), usage.total_tokens, agent.tokenizer)
+    return Anchor(len(thread.sent), usage.total_tokens, agent.tokenizer)
 
 
 def _tool_bytes(thread: Thread) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentq.agent.budgets import Need, Rung
 from agentq.agent.thread import Thread
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
+from agentq.agent.view import dropped
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD
 from agentq.provider.bounds import Anchor, call_bound, closing_bound, input_estimate
@@ -46,12 +47,14 @@ def model_request(agent: Agent, thread: Thread, metadata: Mapping[str, Any]) -> 
         for spec in agent.executor.registry.visible(agent.allowlist)
     ]
     return ChatRequest(
-        messages=tuple(thread.messages),
-        system=agent.system or None,
+        messages=tuple(thread.sent),
+        system=agent.instructions or None,
         max_output_tokens=agent.max_output_tokens,
         tools=tuple(tools),
+        json_schema=agent.json_schema,
         operation="agent",
         metadata=metadata,
+        summarised=dropped(thread.messages, thread.summaries),
     )
 
 
@@ -68,19 +71,47 @@ def closing_request(
     agent: Agent, thread: Thread, reason: StopReason, metadata: Mapping[str, Any]
 ) -> ChatRequest:
     """The closing turn: the same conversation, the reason at its end, and no tools."""
+    return _last_request(agent, thread, closing_messages(reason), "agent_closing", metadata)
+
+
+def repair_messages(problem: str) -> tuple[Message, ...]:
+    """What tells the model that its answer does not have the form that was asked for."""
+    text = (
+        f"Your last reply is not the JSON object that was asked for: {problem}. "
+        "Answer again, with the corrected JSON object and nothing else. Do not call any tools."
+    )
+    return (Message(Role.USER, text),)
+
+
+def repair_request(agent: Agent, thread: Thread, problem: str, metadata: Mapping[str, Any]) -> ChatRequest:
+    """The repair call: the same conversation, what is wrong with its last reply, and no tools."""
+    return _last_request(agent, thread, repair_messages(problem), "agent_repair", metadata)
+
+
+def _last_request(
+    agent: Agent, thread: Thread, more: Sequence[Message], operation: str, metadata: Mapping[str, Any]
+) -> ChatRequest:
     return ChatRequest(
-        messages=(*thread.messages, *closing_messages(reason)),
-        system=agent.system or None,
+        messages=(*thread.sent, *more),
+        system=agent.instructions or None,
         max_output_tokens=agent.max_output_tokens,
         tools=(),
         tool_choice="none",
-        operation="agent_closing",
+        json_schema=agent.json_schema,
+        operation=operation,
         metadata=metadata,
+        summarised=dropped(thread.messages, thread.summaries),
     )
 
 
 def call_rungs(
-    agent: Agent, thread: Thread, request: ChatRequest, metadata: Mapping[str, Any], *, most: int = RUNGS
+    agent: Agent,
+    thread: Thread,
+    request: ChatRequest,
+    metadata: Mapping[str, Any],
+    *,
+    most: int = RUNGS,
+    anchored: bool = True,
 ) -> tuple[Rung, ...]:
     """The `most` largest of the one to four sizes of this step's call, the largest first.
 
@@ -94,13 +125,15 @@ def call_rungs(
         thread: the conversation as it is now.
         request: the call; its `max_output_tokens` is the largest rung's.
         metadata: the row's label, for the closing turn.
+        most: how many sizes at most.
+        anchored: the request begins with what was counted of the thread; a request for a summary does not.
 
     Raises:
         ValueError: when the request has no output cap.
     """
-    calls = _call_bounds(agent, thread, request, most)
+    calls = _call_bounds(agent, request, usable_anchor(agent, thread) if anchored else None, most)
     closing = closing_request(agent, thread, _LONGEST_REASON, metadata)
-    if _anchor(agent, thread) is None and not _has_own_bound(agent):
+    if usable_anchor(agent, thread) is None and not _has_own_bound(agent):
         # The closing turn has no tools, but its bound will start from what is counted of this step.
         closing = replace(closing, tools=request.tools)
     closings = _closing_bounds(agent, thread, closing, tuple(calls))
@@ -123,13 +156,13 @@ def closing_rungs(agent: Agent, thread: Thread, request: ChatRequest) -> tuple[R
     """
     return tuple(
         Rung(cap, Need(_worst_usd(agent, usage), usage.total_tokens, 0, 0))
-        for cap, usage in _call_bounds(agent, thread, request).items()
+        for cap, usage in _call_bounds(agent, request, usable_anchor(agent, thread)).items()
     )
 
 
 def expected_input(agent: Agent, thread: Thread, request: ChatRequest) -> int:
     """About how many tokens the model will read: what a rate limit is asked for before the call."""
-    return input_estimate(request, _anchor(agent, thread))
+    return input_estimate(request, usable_anchor(agent, thread))
 
 
 def capped(request: ChatRequest, output_tokens: int) -> ChatRequest:
@@ -174,21 +207,21 @@ def reply_cost(agent: Agent, result: ChatResult) -> NanoUSD | None:
     return max(price.cost_nano(counted) for price in prices)
 
 
-def _call_bounds(agent: Agent, thread: Thread, request: ChatRequest, rungs: int = RUNGS) -> dict[int, Usage]:
+def _call_bounds(
+    agent: Agent, request: ChatRequest, anchor: Anchor | None, rungs: int = RUNGS
+) -> dict[int, Usage]:
     """The bound of the request at each cap of the ladder, the largest first.
 
     A cap whose bound is that of a larger one is left out: the client takes no notice of it.
     """
-    whole = call_bound(agent.client, request, _anchor(agent, thread), policy=agent.token_bounds)
+    whole = call_bound(agent.client, request, anchor, policy=agent.token_bounds)
     most = request.max_output_tokens
     least = min(agent.min_output_tokens, most)
     bounds = {most: whole}
     caps = dict.fromkeys(max(most >> halvings, least) for halvings in range(rungs))
     for cap in list(caps)[1:]:
         if _has_own_bound(agent):
-            usage = call_bound(
-                agent.client, capped(request, cap), _anchor(agent, thread), policy=agent.token_bounds
-            )
+            usage = call_bound(agent.client, capped(request, cap), anchor, policy=agent.token_bounds)
         else:
             usage = replace(whole, output_tokens=cap)
         if usage not in bounds.values():
@@ -205,7 +238,7 @@ def _closing_bounds(agent: Agent, thread: Thread, closing: ChatRequest, caps: Se
         return closing_bound(
             agent.client,
             capped(closing, cap),
-            _anchor(agent, thread),
+            usable_anchor(agent, thread),
             policy=agent.token_bounds,
             output_tokens=cap,
             tool_bytes=limits.tool_bytes + messages * ID_BYTES,
@@ -232,7 +265,7 @@ def _worst_usd(agent: Agent, usage: Usage) -> int:
     return max((price.worst_nano(usage) for price in prices), default=0)
 
 
-def _anchor(agent: Agent, thread: Thread) -> Anchor | None:
+def usable_anchor(agent: Agent, thread: Thread) -> Anchor | None:
     """What the provider has counted of the thread; of use only where the same model will count the rest."""
     anchor = thread.anchor
     if anchor is None or len(agent.models) > 1 or anchor.tokenizer not in {0, agent.tokenizer}:

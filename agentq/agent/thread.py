@@ -9,6 +9,7 @@ from typing import Any
 
 from agentq.agent.budgets import Spend
 from agentq.agent.loopdetect import LoopDetector
+from agentq.agent.view import Summary, sent
 from agentq.core.lifecycle import StopReason
 from agentq.provider.bounds import Anchor
 from agentq.provider.types import Message, Role, ToolCall
@@ -58,8 +59,11 @@ class Thread:
     """A conversation with everything that a resumed run needs.
 
     `tool_results` holds the good results of calls that act once, by signature. `closing` is set when a
-    stop is decided and its closing turn is due. `anchor` is what the provider counted of the messages.
-    `unpriced_calls` counts the calls whose price is unknown. A `detector` of None is detection off.
+    stop is decided and its closing turn is due. `anchor` is what the provider counted of the messages that
+    are sent. `unpriced_calls` counts the calls whose price is unknown. A `detector` of None is detection off.
+    `repair` is what is wrong with the last reply, while its repair call is due; `repaired` says that one was
+    made. `overflow` is what the provider has said of a call that was too long. `summaries` are the
+    compactions: all messages stay, and `sent` says which of them the model reads.
     """
 
     goal: str = ""
@@ -75,6 +79,15 @@ class Thread:
     closing: StopReason | None = None
     anchor: Anchor | None = None
     unpriced_calls: int = 0
+    repair: str | None = None
+    repaired: bool = False
+    overflow: str | None = None
+    summaries: list[Summary] = field(default_factory=list)
+
+    @property
+    def sent(self) -> list[Message]:
+        """The messages that the model reads."""
+        return sent(self.messages, self.summaries)
 
     @property
     def pending_approval(self) -> str | None:
@@ -118,7 +131,18 @@ class Thread:
             if self.anchor
             else None,
             "unpriced_calls": self.unpriced_calls,
+            **self._late_parts(),
         }
+
+    def _late_parts(self) -> dict[str, Any]:
+        """What threads of older releases do not have, where there is any."""
+        parts = {
+            "repair": self.repair,
+            "repaired": self.repaired,
+            "overflow": self.overflow,
+            "summaries": [[part.message, part.start, part.step] for part in self.summaries],
+        }
+        return {name: value for name, value in parts.items() if value}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Thread:
@@ -147,6 +171,10 @@ class Thread:
             closing=StopReason(data["closing"]) if data["closing"] else None,
             anchor=Anchor(*data["anchor"]) if data["anchor"] else None,
             unpriced_calls=data["unpriced_calls"],
+            repair=data.get("repair"),
+            repaired=data.get("repaired", False),
+            overflow=data.get("overflow"),
+            summaries=[Summary(*numbers) for numbers in data.get("summaries", ())],
         )
 
     def to_json(self, indent: int | None = None) -> str:

@@ -50,7 +50,7 @@ def tool_messages(
     ]
     messages = []
     for call, result, note, frame, want, share in zip(
-        calls, results, notes, frames, wanted, _shares(wanted, limit), strict=True
+        calls, results, notes, frames, wanted, shares(wanted, limit), strict=True
     ):
         content = result.content
         if want > share:
@@ -81,7 +81,7 @@ def cut(text: str, limit: int) -> str:
     )
 
 
-def _shares(wanted: Sequence[int], limit: int) -> list[int]:
+def shares(wanted: Sequence[int], limit: int) -> list[int]:
     """A fair share for each: who wants less than the average leaves the rest to the others."""
     shares = [0] * len(wanted)
     left = limit

@@ -12,7 +12,7 @@ from typing import Any, cast
 from celery import Celery
 from kombu.exceptions import KombuError
 
-from agentq.agent.agent import Agent, OnAnswer, OnChange
+from agentq.agent.agent import Agent, OnAnswer, OnChange, OnOverflow
 from agentq.agent.budgets import Budgets
 from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
@@ -114,6 +114,8 @@ class AgentQ:
         on_expired: OnAnswer = "stop",
         on_unknown: OnUnknown = "tell",
         on_change: OnChange = "continue",
+        context_window: int | None = None,
+        on_overflow: OnOverflow = "stop",
     ) -> Agent:
         """Define an agent under a name that rows may ask for.
 
@@ -147,17 +149,20 @@ class AgentQ:
                 `ask` a person whether to make it again. A tool's own goes before it.
             on_change: a worker with another definition of the agent than the run has met may go on with it
                 (`continue`), leave it to workers that have the old one (`pin`), or close it (`finish`).
+            output: a pydantic model of an object. A final answer must be JSON of it: one that is not is sent
+                back once, and then the run ends as `output_invalid`.
+            context_window: how many tokens a call may have, input and output together; None: as the price of
+                the model says, and not checked where that says nothing.
+            on_overflow: a run whose next call would be longer ends as `context_overflow` (`stop`), or has its
+                oldest turns summed up by a call of its model (`compact`).
 
         Raises:
-            UsageError: when the name is taken, the model cannot be had, or the allowlist names no tool of it.
+            UsageError: when the name is taken, the model cannot be had, the allowlist names no tool of it, or
+                the output is no such model.
         """
         check_name("agent", name)
         if name in self.agents:
             raise UsageError(f"there is an agent {name!r} already")
-        if output is not None:
-            raise UsageError(
-                f"agent {name!r}: output= is not available in this version; parse the answer yourself"
-            )
         registry = ToolRegistry(tools)
         for allowed in allowlist or ():
             if allowed not in registry.names():
@@ -195,6 +200,9 @@ class AgentQ:
             on_expired=on_expired,
             on_unknown=on_unknown,
             on_change=on_change,
+            output=output,
+            context_window=context_window,
+            on_overflow=on_overflow,
             token_bounds=cast("TokenBounds", self.settings.token_bounds),
         )
         return self.agents[name]
@@ -355,10 +363,11 @@ class AgentQ:
         around = None if parent is None else self._parent(parent, tenant, batch)
         if batch is not None:
             self.submit_many(agent, [row], batch=batch, tenant=tenant, budgets=budgets)
-            return Run(self.store, run_of(self.store, batch, row))
+            return Run(self.store, run_of(self.store, batch, row), self.agents)
         continued = self.run(thread).thread() if isinstance(thread, str) else thread
         submission = self._submission(around.spec.tenant if around else tenant, budgets)
-        return Run(self.store, replace(submission, parent=around).one(agent, row, continued))
+        one = replace(submission, parent=around).one(agent, row, continued)
+        return Run(self.store, one, self.agents)
 
     def _parent(self, parent: str | Run, tenant: str | None, batch: str | None) -> RunRecord:
         record = (self.run(parent) if isinstance(parent, str) else parent).record()
@@ -406,7 +415,7 @@ class AgentQ:
             tokens=None if max_tokens is None else check_tokens(max_tokens),
             on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
         )
-        return Batch(self.store, batch)
+        return Batch(self.store, batch, self.agents)
 
     def _submission(self, tenant: str | None, budgets: Budgets | None) -> Submission:
         return Submission(
@@ -427,7 +436,7 @@ class AgentQ:
         Raises:
             UsageError: when there is none.
         """
-        run = Run(self.store, run_id)
+        run = Run(self.store, run_id, self.agents)
         run.record()
         return run
 
@@ -437,13 +446,13 @@ class AgentQ:
         Raises:
             UsageError: when there is none.
         """
-        batch = Batch(self.store, name)
+        batch = Batch(self.store, name, self.agents)
         batch.record()
         return batch
 
     def batches(self) -> list[Batch]:
         """All batches, the newest first."""
-        return [Batch(self.store, name) for name in self.store.batches.names()]
+        return [Batch(self.store, name, self.agents) for name in self.store.batches.names()]
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────────────
 

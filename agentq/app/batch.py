@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Unpack
 
+from agentq.agent.agent import Agent
 from agentq.agent.metrics import RunMetrics, run_metrics
 from agentq.agent.thread import Thread
 from agentq.app.result import Result, result_of
@@ -24,8 +25,9 @@ _CHUNK = 500
 class Batch:
     """Runs that were submitted together under one name."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, agents: Mapping[str, Agent] | None = None) -> None:
         self._store = store
+        self._agents = agents
         self.name = name
 
     def __repr__(self) -> str:
@@ -67,7 +69,7 @@ class Batch:
     def runs(self) -> Iterator[Run]:
         """Its runs in input order."""
         for chunk in self._store.batches.runs(self.name):
-            yield from (Run(self._store, run_id) for run_id in chunk)
+            yield from (Run(self._store, run_id, self._agents) for run_id in chunk)
 
     def pending(self, limit: int = 20) -> list[tuple[str, PendingCall]]:
         """Tool calls of its runs that wait for a decision, with the run's id; at most about `limit`."""
@@ -92,7 +94,7 @@ class Batch:
         for chunk in self._store.batches.runs(self.name):
             for record in self._store.runs.read_many(chunk):
                 if record is not None and record.state is RunState.ENDED:
-                    yield result_of(record)
+                    yield result_of(record, self._agents)
 
     def threads(self) -> Iterator[Thread]:
         """The threads of all runs, in input order."""

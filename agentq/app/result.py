@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from agentq.agent.agent import Agent
+from agentq.agent.output import json_answer
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import to_usd
 from agentq.core.records import RunRecord
@@ -22,6 +25,8 @@ class Result:
     stop_reason: StopReason
     answer: str
     output: Any
+    """The answer in the form that its agent wants: an instance of its model where this app has the agent,
+    else the JSON value; None without one, and for an answer that does not fit."""
     steps: int
     usage: Usage
     usd: Decimal
@@ -39,8 +44,13 @@ class Result:
     """Where it was when it was cancelled."""
 
 
-def result_of(record: RunRecord) -> Result:
-    """The result of a run that has ended."""
+def result_of(record: RunRecord, agents: Mapping[str, Agent] | None = None) -> Result:
+    """The result of a run that has ended.
+
+    Args:
+        record: the run.
+        agents: those of this app.
+    """
     reason = record.stop_reason or StopReason.CANCELLED
     error = None
     if not reason.is_success and (not reason.is_budget or not record.answer):
@@ -51,7 +61,7 @@ def result_of(record: RunRecord) -> Result:
         state=record.state.value,
         stop_reason=reason,
         answer=record.answer or "",
-        output=None,
+        output=_output(record, (agents or {}).get(record.spec.agent)),
         steps=record.steps,
         usage=Usage(input_tokens=record.input_tokens, output_tokens=record.output_tokens),
         usd=to_usd(record.usd_nano),
@@ -66,3 +76,11 @@ def result_of(record: RunRecord) -> Result:
         generation=record.generation,
         stopped_at=record.stopped_at,
     )
+
+
+def _output(record: RunRecord, agent: Agent | None) -> Any:
+    if not record.has_output or not record.answer:
+        return None
+    # The model may have changed since: then what was stored is still JSON.
+    known = None if agent is None or agent.output is None else agent.output.read(record.answer)
+    return json_answer(record.answer) if known is None else known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Unpack
 
@@ -24,8 +25,9 @@ from agentq.store.connect import Store
 class Run:
     """One execution of an agent on a thread."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str, agents: Mapping[str, Agent] | None = None) -> None:
         self._store = store
+        self._agents = agents
         self.id = run_id
 
     def __repr__(self) -> str:
@@ -71,11 +73,11 @@ class Run:
     def parent(self) -> Run | None:
         """The run that started it, of a child."""
         parent = self.record().spec.parent
-        return None if parent is None else Run(self._store, parent)
+        return None if parent is None else Run(self._store, parent, self._agents)
 
     def children(self) -> list[Run]:
         """The runs that it has started, in no order."""
-        return [Run(self._store, run_id) for run_id in self._store.runs.children(self.id)]
+        return [Run(self._store, run_id, self._agents) for run_id in self._store.runs.children(self.id)]
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -88,7 +90,7 @@ class Run:
             TimeoutError: after `timeout` seconds; the run goes on.
         """
         wait_for(self.done, timeout, f"run {self.id}")
-        return result_of(self.record())
+        return result_of(self.record(), self._agents)
 
     def thread(self) -> Thread:
         """A copy of its thread as it stands.
@@ -167,7 +169,8 @@ class Run:
         Raises:
             UsageError: when there is no such step, or none may follow it.
         """
-        return Run(self._store, fork_run(self._store, self.id, from_step, by=by, budgets=budgets))
+        forked = fork_run(self._store, self.id, from_step, by=by, budgets=budgets)
+        return Run(self._store, forked, self._agents)
 
     def calls_after(self, step: int, agent: Agent | None = None) -> list[MadeCall]:
         """The tool calls that it has made behind a step; with its agent, only those that may have acted.

@@ -27,7 +27,7 @@ def result_line(result: Result) -> dict[str, Any]:
             "stopped_at": result.stopped_at,
             "generation": result.generation,
             "answer": result.answer or None,
-            "output": result.output,
+            "output": as_json(result.output),
             "steps": result.steps,
             "usage": {
                 "input_tokens": result.usage.input_tokens,
@@ -40,6 +40,12 @@ def result_line(result: Result) -> dict[str, Any]:
             "ended_at": seconds(result.ended_ms),
         },
     }
+
+
+def as_json(output: Any) -> Any:
+    """An output as a JSON value: that of a model's instance, or what it is."""
+    dump = getattr(output, "model_dump", None)
+    return output if dump is None else dump(mode="json", by_alias=True)
 
 
 def seconds(milliseconds: int | None) -> float | None:

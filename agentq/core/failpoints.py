@@ -29,6 +29,8 @@ FAILPOINTS: Mapping[str, str] = {
     "step.after_reserve": "the money of a call is set aside; nothing was sent",
     "step.after_model": "the provider has answered and billed; the reply is not stored",
     "step.after_model_commit": "the reply is stored and paid; no tool was called",
+    "step.after_repair": "the repair call was answered and billed; the run has not ended",
+    "step.after_summary": "a summary was given and billed; it is not stored",
     "step.after_wait": "the run waits for a decision; nobody holds it",
     "effect.after_begin": "it is written down that a tool is about to act; it was not called",
     "effect.after_tool": "a tool has acted; its result is not written down",

@@ -312,6 +312,8 @@ class RunRecord:
     stop_scope: str | None = None
     stop_detail: str | None = None
     answer: str | None = None
+    has_output: bool = False
+    """Whether the answer is JSON of the form that its agent wants."""
     usd_nano: int = 0
     tokens: int = 0
     input_tokens: int = 0

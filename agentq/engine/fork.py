@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from agentq.agent.budgets import Spend
 from agentq.agent.thread import Thread, TraceEvent
+from agentq.agent.view import Summary
 from agentq.core.errors import UsageError
 from agentq.core.ids import new_run_id
 from agentq.core.records import Decision, Reopening, RunRecord, ThreadParts
@@ -45,6 +46,8 @@ class _Past:
     results: dict[str, str]
     """Those that the kept steps have brought, by signature: they answer equal calls."""
     decisions: Mapping[str, Decision]
+    summaries: list[Summary]
+    """Those that were made before its next step: it reads no more of its past than the other one did."""
 
     def signature(self, call: ToolCall) -> str:
         """Of what was executed: a person may have changed the arguments."""
@@ -82,7 +85,7 @@ def fork_run(store: Store, run_id: str, step: int, *, by: str, budgets: NewBudge
         budgets=limits.as_dict(),
         metadata={**past.record.spec.metadata, "forked_from": run_id},
     )
-    thread = Thread(step=step, spend=Spend(tool_errors=_tool_errors(past.events)))
+    thread = Thread(step=step, spend=Spend(tool_errors=_tool_errors(past.events)), summaries=past.summaries)
     new = new_run_id()
     store.runs.fork(
         (new, spec, [encode_message(message) for message in past.kept]),
@@ -141,8 +144,12 @@ def _read(store: Store, run_id: str) -> tuple[RunRecord, ThreadParts, Reopening]
 def _past(store: Store, run_id: str, step: int) -> _Past:
     record, parts, reopening = _read(store, run_id)
     messages = [Message.from_dict(data) for data in json.loads(parts.messages)][: reopening.messages]
-    steps = json.loads(reopening.head).get("step", 0)
+    head = json.loads(reopening.head)
+    steps = head.get("step", 0)
     replies = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    if "repaired" in head:
+        # Its last reply corrects the one before, and is no step: with what asked for it, it is left out.
+        messages = messages[: replies.pop() - 1]
     # A conversation that it continues may have replies too: its own are the last ones.
     begins = [*replies[len(replies) - steps :], len(messages)]
     most = steps if steps and _is_whole(messages[begins[-2] :]) else max(0, steps - 1)
@@ -156,8 +163,16 @@ def _past(store: Store, run_id: str, step: int) -> _Past:
         json.dumps(values, ensure_ascii=False, separators=(",", ":")) for values in json.loads(parts.trace)
     ]
     before = next((at for at, text in enumerate(events) if _begins_later(text, step)), len(events))
+    summaries = [Summary(*numbers) for numbers in head.get("summaries", ())]
     past = _Past(
-        record, step, messages[:cut], messages[cut:], events[:before], {}, store.approvals.decisions(run_id)
+        record,
+        step,
+        messages[:cut],
+        messages[cut:],
+        events[:before],
+        {},
+        store.approvals.decisions(run_id),
+        [summary for summary in summaries if summary.message < cut],
     )
     good = _good_signatures(past.events)
     for message in past.kept:

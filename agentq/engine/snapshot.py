@@ -15,6 +15,7 @@ from typing import Any
 from agentq.agent.budgets import Spend
 from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread, TraceEvent
+from agentq.agent.view import Summary
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NANO, to_usd
 from agentq.core.records import Delta, ThreadParts
@@ -97,6 +98,10 @@ def load(
         pending_approvals=list(head.get("pending", ())),
         unpriced_calls=head.get("unpriced", 0),
         stop_reason=head.get("stop"),
+        repair=head.get("repair"),
+        repaired="repaired" in head,
+        overflow=head.get("overflow"),
+        summaries=[Summary(*numbers) for numbers in head.get("summaries", ())],
     )
     thread.goal = next((m.content for m in thread.messages if m.role is Role.USER), "")
     if thread.stop_reason and thread.messages and thread.messages[-1].role is Role.ASSISTANT:
@@ -129,6 +134,10 @@ def encode_head(thread: Thread, usage: Usage) -> str:
         "anchor": thread.anchor and [thread.anchor.messages, thread.anchor.tokens, thread.anchor.tokenizer],
         "pending": list(thread.pending_approvals),
         "stop": thread.stop_reason,
+        "repair": thread.repair,
+        "repaired": int(thread.repaired),
+        "overflow": thread.overflow,
+        "summaries": [[part.message, part.start, part.step] for part in thread.summaries],
     }
     return _encode({name: value for name, value in head.items() if value})
 

@@ -17,11 +17,16 @@ from agentq.agent.deadline import complete
 from agentq.agent.loop import (
     CallModel,
     Close,
+    Compact,
     End,
+    Overflow,
+    Repair,
     RunTools,
     Wait,
     apply_reply,
     end,
+    has_output,
+    is_overflow,
     next_action,
 )
 from agentq.agent.request import RUNGS, call_rungs, capped, model_request
@@ -29,7 +34,7 @@ from agentq.agent.thread import pending_calls, step_calls
 from agentq.core.errors import StoreError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
-from agentq.core.money import to_usd
+from agentq.core.money import NanoUSD, to_usd
 from agentq.core.records import (
     Claim,
     Delta,
@@ -45,6 +50,7 @@ from agentq.engine.acting import run_tools
 from agentq.engine.asking import end_if_refused, wait_for_person
 from agentq.engine.bill import settle
 from agentq.engine.closing import close
+from agentq.engine.compacting import compact, compacts_after, end_overflown
 from agentq.engine.effects import decisions_of
 from agentq.engine.failure import (
     FAILURES_MAX,
@@ -56,6 +62,7 @@ from agentq.engine.failure import (
     spread,
 )
 from agentq.engine.leases import Hold, LeaseLostError
+from agentq.engine.repairing import repair
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
 from agentq.provider.client import named
@@ -199,6 +206,12 @@ class Step:
         match next_action(self.agent, self.thread, self.budgets, self.approved):
             case CallModel():
                 self.call_model()
+            case Repair(problem):
+                repair(self, problem)
+            case Compact(start):
+                compact(self, start)
+            case Overflow(detail):
+                end_overflown(self, detail)
             case RunTools(calls):
                 run_tools(self, calls)
             case Close(reason):
@@ -230,19 +243,10 @@ class Step:
         def rungs(most: int) -> tuple[Rung, ...]:
             return call_rungs(self.agent, self.thread, request, self.claim.spec.metadata, most=most)
 
-        granted = self.reserve(rungs(1), smaller=lambda: rungs(RUNGS)[1:])
-        if not isinstance(granted, Granted):
-            if isinstance(granted, Denied):
-                close(self, self.stopped_by(granted.scope, granted.unit))
+        made = self.ask(request, rungs)
+        if made is None:
             return
-        request = capped(request, granted.output_tokens)
-        result = self.complete(request, granted)
-        if isinstance(result, Exception):
-            self.failed(result, granted)
-            return
-        result, cost, settlement = settle(self.agent, result, granted)
-        self.hold.flight = settlement
-        self.snapshot.usage += result.usage
+        result, cost, settlement = made
         apply_reply(self.agent, self.thread, result, cost=cost, approved=self.approved)
         failpoint("step.after_model")
         match next_action(self.agent, self.thread, self.budgets, self.approved):
@@ -259,6 +263,30 @@ class Step:
                 self.finish(settlement)
             case _:
                 self.proceed(settlement)
+
+    def ask(
+        self, request: ChatRequest, rungs: Callable[[int], Sequence[Rung]]
+    ) -> tuple[ChatResult, NanoUSD | None, Settlement] | None:
+        """Make one call, if the money for it can be had; None when the step is over without a reply.
+
+        Args:
+            request: the call.
+            rungs: its so many largest sizes.
+        """
+        granted = self.reserve(rungs(1), smaller=lambda: rungs(RUNGS)[1:])
+        if not isinstance(granted, Granted):
+            if isinstance(granted, Denied):
+                close(self, self.stopped_by(granted.scope, granted.unit))
+            return None
+        result = self.complete(capped(request, granted.output_tokens), granted)
+        if isinstance(result, Exception):
+            if not compacts_after(self, request, result, granted):
+                self.failed(result, granted)
+            return None
+        result, cost, settlement = settle(self.agent, result, granted)
+        self.hold.flight = settlement
+        self.snapshot.usage += result.usage
+        return result, cost, settlement
 
     def reserve(
         self,
@@ -353,7 +381,8 @@ class Step:
         settlement = Settlement(granted.reservation, how, granted.usd, granted.tokens)
         if self.retried(error, settlement):
             return
-        end(self.thread, StopReason.MODEL_ERROR, described(error), kind="model_error")
+        reason = StopReason.CONTEXT_OVERFLOW if is_overflow(error) else StopReason.MODEL_ERROR
+        end(self.thread, reason, described(error), kind=reason.value)
         self.finish(settlement, detail=described(error))
 
     def retried(self, error: Exception, settlement: Settlement) -> bool:
@@ -400,9 +429,17 @@ class Step:
         last = Delta(head=lost.head, trace=lost.trace[-1:])
         self.finish(self.unsent, detail=described(error), delta=last)
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether its thread has ended as a failure."""
+        reason = self.thread.stop_reason
+        return reason is not None and StopReason(reason).is_failure
+
     def finish(self, settlement: Settlement | None, *, detail: str = "", delta: Delta | None = None) -> None:
         """End the run with what its thread says, and commit all of the thread, or this delta."""
         reason = StopReason(self.thread.stop_reason or StopReason.FINISHED)
+        if has_output(self.agent, self.thread):
+            self.fields["output"] = "1"
         answer = self.runs.commit_end(
             self.lease,
             delta or self.delta(),

@@ -130,7 +130,9 @@ def optional_scopes(store: Store, name: str, agent: Agent, kinds: Iterable[str])
 
 
 def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
-    started = Thread(messages=list(thread.messages) if thread else [])
+    started = Thread()
+    if thread is not None:
+        started = Thread(messages=list(thread.messages), summaries=list(thread.summaries))
     for message in row.messages():
         if message["role"] == Role.USER.value:
             begin(agent, started, message["content"])

@@ -124,7 +124,9 @@ def closing_bound(
     return Usage(_tightened(client, closing_request, now, policy) + grown, closing_request.max_output_tokens)
 
 
-def input_estimate(request: ChatRequest, anchor: Anchor | None = None) -> int:
+def input_estimate(
+    request: ChatRequest, anchor: Anchor | None = None, *, bytes_per_token: int = _BYTES_PER_TOKEN
+) -> int:
     """About how many input tokens the request has: what was counted, and a token for four bytes of the rest.
 
     No bound: for what is corrected when the bill comes.
@@ -133,8 +135,9 @@ def input_estimate(request: ChatRequest, anchor: Anchor | None = None) -> int:
     texts = [text for message in messages for text in _texts(message)]
     if anchor is None:
         texts += [request.system or "", *map(_json, request.tools)]
+        texts += [] if request.json_schema is None else [_json(request.json_schema)]
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return (0 if anchor is None else anchor.tokens) - (-size // _BYTES_PER_TOKEN)
+    return (0 if anchor is None else anchor.tokens) - (-size // bytes_per_token)
 
 
 def _tightened(client: LLMClient, request: ChatRequest, most: int, policy: TokenBounds) -> int:

@@ -1,7 +1,7 @@
 """A model that plays a script: deterministic, free, and the same from any worker.
 
-The turn is chosen by the thread (how many assistant messages the request has), never by a counter, so a
-step that is made again in another process gets the same reply.
+The turn is chosen by the thread (how many assistant messages the request has, or a summary in it stands for),
+never by a counter, so a step that is made again in another process gets the same reply.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from agentq.provider.types import ChatRequest, ChatResult, Role, ToolCall, Usage
 Turn = str | Sequence[tuple[str, str]]
 """What the model does at its turn: says a text, or asks for calls given as (tool, arguments as JSON)."""
 
+SUMMARY_OPERATION = "agent_summary"
+"""The operation of a request for a summary: its answer is in no script."""
+SUMMARY = "Everything so far went as planned."
 _PAIR = 2
 
 
@@ -69,6 +72,8 @@ class ScriptedClient:
         return self._play(req)
 
     def _play(self, req: ChatRequest) -> ChatResult:
+        if req.operation == SUMMARY_OPERATION:
+            return self._result(SUMMARY)
         index, turn = self._turn(req)
         if isinstance(turn, str):
             return self._result(turn)
@@ -83,7 +88,7 @@ class ScriptedClient:
             )
         if isinstance(script, str) or not isinstance(script, Sequence) or not script:
             raise self._refuse("the script must be a list of at least one turn")
-        index = sum(message.role is Role.ASSISTANT for message in req.messages)
+        index = req.summarised + sum(message.role is Role.ASSISTANT for message in req.messages)
         turn = script[min(index, len(script) - 1)]
         if not isinstance(turn, str) and (not isinstance(turn, Sequence) or not turn):
             raise self._refuse(f"turn {index} must be a text or a list of [tool, arguments as JSON text]")

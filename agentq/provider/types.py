@@ -139,7 +139,8 @@ class ChatRequest:
     `max_output_tokens` is the cap on the answer, without which a call has no worst case. `tools` are
     declarations (`name`, `description`, `parameters`); `tool_choice="none"` forbids calling them. `extra`
     is added to what the provider receives; `metadata` is the label of the row that is worked on: the
-    client may read it, but it is never sent out.
+    client may read it, but it is never sent out. `summarised` is how many turns of the assistant a summary
+    among the messages stands for.
     """
 
     messages: Sequence[Message]
@@ -154,6 +155,7 @@ class ChatRequest:
     operation: str = "chat"
     extra: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    summarised: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ all that it has started.
     run:<r>              hash    spec (as submitted) scopes tenant batch       retention of the run
                                  custom_id hash created ttl · state step phase
                                  fence op started claimed ms head · not_before
-                                 hints failures unclear failing error deaths rescues ·
-                                 pending deadline · parked (since) park_scope
-                                 park_unit park_kind park_need park_policy
+                                 hints failures unclear failing error deaths
+                                 rescues · pending deadline · parked (since)
+                                 park_scope park_unit park_kind park_need
+                                 park_policy
                                  park_till wind limits · parent children (in all)
                                  descendants (live) gathering wake_hint ·
                                  paused (by) on_expired definition
                                  generation reopen reopen_head stopped_at ·
                                  stop_reason stop_scope stop_detail answer
-                                 ended
+                                 output ended
     run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
     run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
     run:<r>:cache        hash    call signature → result of a side effect      retention of the run

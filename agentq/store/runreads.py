@@ -110,6 +110,7 @@ def record_of(run_id: str, fields: Mapping[str, str], spent: Sequence[str | None
         stop_scope=fields.get("stop_scope"),
         stop_detail=fields.get("stop_detail"),
         answer=fields.get("answer"),
+        has_output=fields.get("output") == "1",
         usd_nano=int(spent[0] or 0),
         tokens=int(spent[1] or 0),
         input_tokens=int(head.get("in", 0)),

@@ -40,6 +40,8 @@ WHY_NOT: Mapping[str, str] = {
     "step.after_wait": "no call of the script waits for a person",
     "step.after_spawn": "no tool of the script starts children",
     "step.after_gather": "no tool of the script waits for children",
+    "step.after_repair": "no answer is to be repaired: no agent has an output, or its answer fits",
+    "step.after_summary": "no run outgrows its model's window",
     "step.after_convert": "no run is stopped, so there is no closing turn",
     "step.after_closing": "no run is stopped, so there is no closing turn",
     "step.after_commit": "each run has one step",

@@ -55,8 +55,8 @@ if #told > 0 then
   note('limit', own, {own}, {}, {'w', table.concat(told, ', '), 'a', ARGV[9], 'r', 'retry'})
   limit_changed(own)
 end
-redis.call('HDEL', run, 'stop_reason', 'stop_scope', 'stop_detail', 'stopped_at', 'answer', 'ended', 'reopen',
-  'reopen_head', 'failures', 'unclear', 'failing', 'error', 'deaths')
+redis.call('HDEL', run, 'stop_reason', 'stop_scope', 'stop_detail', 'stopped_at', 'answer', 'output', 'ended',
+  'reopen', 'reopen_head', 'failures', 'unclear', 'failing', 'error', 'deaths')
 local fields = take(10)
 redis.call('HSET', run, 'state', 'queued', 'op', op, 'generation', int(tonumber(ARGV[3]) + 1), 'head', ARGV[4],
   'fence', raised(f[11]), 'not_before', int(now), unpack(fields))

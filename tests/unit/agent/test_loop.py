@@ -314,7 +314,7 @@ def test_only_a_waiting_or_failed_run_goes_on_without_a_task(reason: StopReason)
     end(thread, reason, "why", kind="end")
     begin(AGENT, thread, None)
     action = next_action(AGENT, thread, BUDGETS, NOBODY)
-    resumable = reason in (StopReason.NEEDS_APPROVAL, StopReason.MODEL_ERROR)
+    resumable = reason in (StopReason.NEEDS_APPROVAL, StopReason.MODEL_ERROR, StopReason.CONTEXT_OVERFLOW)
     assert action == (CallModel() if resumable else End(reason))
 
 

@@ -248,7 +248,7 @@ def fetching(client: Worst, **options: Any) -> Agent:
 
 
 PRICE = st.builds(
-    lambda i, o: {"model-1": ModelPricing("model-1", i, o, 9)}, st.integers(1, 30), st.integers(0, 60)
+    lambda i, o: {"model-1": ModelPricing("model-1", i, o, 10**9)}, st.integers(1, 30), st.integers(0, 60)
 )
 
 
