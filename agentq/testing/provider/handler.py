@@ -27,9 +27,6 @@ _SECRET_HEADERS = ("authorization", "x-api-key", "cookie", "proxy-authorization"
 _HEADERS_MAX = 100
 _LINGER_NOT = struct.pack("ii", 1, 0)
 GARBAGE = b"\x00\xff{not json" * 8
-PAGE = (
-    "<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1><hr>nginx</body></html>\n"
-)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -158,8 +155,9 @@ class Handler(BaseHTTPRequestHandler):
         if late or answer.wire("closed"):
             self._reset()
             return
-        if answer.wire("garbage"):
-            answer.body, answer.events = GARBAGE, None
+        for name, body in (("garbage", GARBAGE), ("empty", b"")):
+            if answer.wire(name):
+                answer.body, answer.events = body, None
         self._send(answer, request.dialect, request_id)
 
     def _book(self, answer: Answer, request: Request, request_id: str) -> None:
