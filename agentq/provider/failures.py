@@ -91,8 +91,8 @@ def error_of(
     Args:
         status: of HTTP; 200 where the body alone says that it failed.
         headers: by lower-case names.
-        data: the body as JSON, or None when it is none.
-        text: the body, where it is no JSON.
+        data: the body as JSON, or None when it is none or was not read.
+        text: the body itself.
         provider: whose answer it is; `model` likewise.
         errors_billed: whether a failure of the provider may have been billed.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -65,9 +66,14 @@ def refusal_of(data: Any, text: str) -> Refusal:
     """The same of a body that is known to be one: any sentence in it is the reason.
 
     Args:
-        data: the body as JSON, or None when it is none.
+        data: the body as JSON, or None when it is none or was not read.
         text: the body itself.
     """
+    if data is None:
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
     refusal = refusal_in(data)
     if refusal is not None:
         return refusal

@@ -118,6 +118,14 @@ def test_a_page_of_html_becomes_its_words() -> None:
     assert len(refused(502, None, text="x" * 100_000).message) <= 200
 
 
+def test_a_body_that_was_not_read_is_read() -> None:
+    assert (
+        type(refused(400, None, text=json.dumps(openai("x", code="context_length_exceeded"))))
+        is ContextOverflow
+    )
+    assert refused(500, None, text="[" * 100_000).message == "[" * 200
+
+
 def test_a_message_is_bounded_and_the_sentence_at_its_end_is_still_read() -> None:
     error = refused(400, openai("y" * 3_000 + " maximum context length"))
     assert type(error) is ContextOverflow
