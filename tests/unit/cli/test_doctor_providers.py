@@ -11,6 +11,7 @@ import pytest
 
 from agentq.provider.resolve import ADAPTERS
 from agentq.store import Store
+from agentq.testing.provider import FakeProvider
 from tests.support.rawserver import Line, RawServer, raw_server
 from tests.unit.cli.fakes import invoke
 
@@ -127,3 +128,16 @@ def test_with_an_app_each_account_of_its_agents_and_fallbacks_is_asked_once(
         f"key from SMALL_API_KEY, {provider.url} answers",
         f"key from SMALL_API_KEY, {provider.url}/other answers",
     ]
+
+
+@pytest.mark.parametrize("key, code, mark", [("right-key", 1, "ok "), ("wrong-key", 8, "fix")])
+def test_a_key_is_tried_where_the_model_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch, key: str, code: int, mark: str
+) -> None:
+    monkeypatch.setitem(ADAPTERS, "openai", ADAPTERS["openai-chat"])
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with FakeProvider(keys=["right-key"]) as provider:
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+        first, *_ = lines(code)
+        assert first.startswith(f"{mark}  provider openai")
+        assert provider.requests == []  # no model was called
