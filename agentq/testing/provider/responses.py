@@ -457,8 +457,8 @@ def events(body: Mapping[str, Any], done: Mapping[str, Any]) -> Iterator[tuple[s
     """The response as a stream of (event, data)."""
     counter = itertools.count()
 
-    def event(name: str, **fields: Any) -> tuple[str, Any]:
-        return name, {"type": name, "sequence_number": next(counter), **fields}
+    def event(kind: str, **fields: Any) -> tuple[str, Any]:
+        return kind, {"type": kind, "sequence_number": next(counter), **fields}
 
     opened = {**done, "status": "in_progress", "completed_at": None, "output": [], "usage": None}
     opened |= {"incomplete_details": None, "error": None}
@@ -473,8 +473,8 @@ def events(body: Mapping[str, Any], done: Mapping[str, Any]) -> Iterator[tuple[s
             case _:
                 shell = {**item, "summary": []}
         yield event("response.output_item.added", output_index=i, item=shell)
-        for name, fields in _inside(item):
-            yield event(name, output_index=i, item_id=item["id"], **fields)
+        for kind, fields in _inside(item):
+            yield event(kind, output_index=i, item_id=item["id"], **fields)
         yield event("response.output_item.done", output_index=i, item=item)
     last = done["status"] if done["status"] in ("completed", "incomplete", "failed") else "completed"
     yield event(f"response.{last}", response=done)

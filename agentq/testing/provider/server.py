@@ -5,20 +5,21 @@ from __future__ import annotations
 import errno
 import random
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from agentq.core.errors import UsageError
 from agentq.testing.provider.bill import Bill
 from agentq.testing.provider.exchange import Service
 from agentq.testing.provider.fault import AnyFault, Fault, Faults
 from agentq.testing.provider.handler import Handler
-from agentq.testing.provider.latency import Latency
+from agentq.testing.provider.latency import Latency, seconds
 from agentq.testing.provider.limits import Limits
 from agentq.testing.provider.request import Request
 from agentq.testing.provider.script import Player, Script
@@ -198,8 +199,6 @@ class FakeProvider:
 
     def draw_latency(self) -> float:
         """How long the next answer takes, in seconds."""
-        from agentq.testing.provider.latency import seconds
-
         with self._lock:
             return seconds(self.latency, self._source)
 
@@ -246,5 +245,7 @@ class _Server(ThreadingHTTPServer):
             except OSError:
                 continue
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has gone away is no news."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away is no news; anything else is a bug, and shown."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
