@@ -46,6 +46,8 @@ class Quirks:
     """Whether a temperature may be sent."""
     reasons: bool = False
     """Whether it thinks before it answers: its encrypted thoughts are asked for, and sent back."""
+    prompt_cache: bool = True
+    """Whether the parts of a prompt that stay the same are marked for the provider's cache."""
     cuts_prompt: bool = False
     """The server may cut the front of a long prompt and answer all the same."""
     errors_billed: bool = False

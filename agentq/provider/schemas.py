@@ -20,6 +20,7 @@ _STRICT_KEYS = _SAME | {
 _STRICT_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 )
+_NARROW_KEYS = _SAME | {"format", "required", "additionalProperties", "$ref"}
 _PLAIN_KEYS = frozenset(
     {
         "type", "enum", "description", "nullable", "minimum", "maximum", "minItems", "maxItems", "minLength",
@@ -63,6 +64,17 @@ def strict(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     if made.get("type") != "object":
         return None
     return made | {"$defs": names} if names else made
+
+
+def narrow(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The strict form as Anthropic takes it, or None where there is none, or it is nested in itself.
+
+    Limits of a value are no part of that form: each is told in the description of its value.
+    """
+    made = strict(schema)
+    if made is None or _is_nested(made, made.get("$defs") or {}, ()):
+        return None
+    return _narrow(made)
 
 
 def plain(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -117,6 +129,44 @@ def _strict(part: Any, root: Mapping[str, Any], depth: int) -> dict[str, Any]:
             raise _Inexpressible
         made["items"] = _strict(part["items"], root, depth + 1)
     return made
+
+
+# ── Anthropic's form ─────────────────────────────────────────────────────────────────────────────
+
+
+def _narrow(part: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    told = []
+    for key, value in part.items():
+        if key in {"properties", "$defs"}:
+            made[key] = {name: _narrow(inner) for name, inner in value.items()}
+        elif key == "items":
+            made[key] = _narrow(value)
+        elif key == "anyOf":
+            made[key] = [_narrow(choice) for choice in value]
+        elif key in _NARROW_KEYS or (key == "minItems" and value in (0, 1)):
+            made[key] = value
+        else:
+            told.append(f"{key}: {value}")
+    if told:
+        said = [made["description"]] if made.get("description") else []
+        made["description"] = " ".join([*said, f"({', '.join(told)})"])
+    kinds = made.get("type")
+    if isinstance(kinds, list):
+        rest = {key: value for key, value in made.items() if key not in {"type", "description"}}
+        made = {key: made[key] for key in made if key == "description"}
+        made["anyOf"] = [{"type": "null"} if kind == "null" else {"type": kind, **rest} for kind in kinds]
+    return made
+
+
+def _is_nested(part: Mapping[str, Any], names: Mapping[str, Any], inside: tuple[str, ...]) -> bool:
+    """Whether a part holds itself, by its references."""
+    if "$ref" in part:
+        name = _name(part)
+        return name in inside or _is_nested(names[name], names, (*inside, name))
+    parts = [*part.get("properties", {}).values(), *part.get("anyOf", ())]
+    parts += [part["items"]] if "items" in part else []
+    return any(_is_nested(inner, names, inside) for inner in parts)
 
 
 # ── the plain form ───────────────────────────────────────────────────────────────────────────────
