@@ -37,6 +37,7 @@ VERBS = {
     "resume": "Let a paused run or batch go on.",
     "retry": "Let what ended without finishing go on, or fork a run.",
     "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
+    "fake-provider": "Run a model provider on this machine: no key, no cost, and every fault.",
     "doctor": "Check the server, the broker, the workers; --runs: every run.",
 }
 
@@ -52,7 +53,7 @@ class LazyGroup(GlobalOptions, click.Group):
         """Import the verb's module and take the command of the same name out of it."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"agentq.cli.{cmd_name}").command
+        command: click.Command = import_module(f"agentq.cli.{cmd_name.replace('-', '')}").command
         return command
 
     def resolve_command(
