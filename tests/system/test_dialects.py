@@ -91,7 +91,7 @@ def test_a_wrong_key_ends_the_run_with_exit_code_8_and_one_sentence(make_fleet, 
         assert "provider_auth" in line
         assert "401" in line
         assert "sk-wrong-and-secret" not in ran.stderr + ran.stdout
-        assert len(provider.requests) == 1
+        assert [entry.status for entry in provider.bill.entries] == [401]
         assert fleet.app.store.ledger.account("global").spent_nano == 0
 
 
