@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 CUT_OFF = frozenset({"length", "max_tokens"})
 """How providers say that a reply ended at its output cap: a text is the answer, unless that must be JSON; of
 calls none is made."""
+PAUSED = frozenset({"pause_turn"})
+"""How providers say that a reply without calls is only a part: it is sent back as it is, and they go on."""
+PAUSES_MAX = 8
+"""Pauses in a row, each of which takes a step, after which nothing more is expected."""
 _RESUMABLE = (
     StopReason.NEEDS_APPROVAL.value,
     StopReason.MODEL_ERROR.value,
@@ -192,7 +196,10 @@ def apply_reply(
     thread.messages.append(Message(Role.ASSISTANT, text, tool_calls=calls, turn=result.turn))
     thread.anchor = _anchor(agent, thread, result.usage)
     if not calls:
-        _take_answer(agent, thread, text, cut=result.finish_reason in CUT_OFF)
+        if result.finish_reason in PAUSED:
+            _take_pause(thread)
+        else:
+            _take_answer(agent, thread, text, cut=result.finish_reason in CUT_OFF)
         return
     if result.finish_reason in CUT_OFF:
         # The last call may be half of one that parses all the same.
@@ -364,6 +371,19 @@ def end(thread: Thread, reason: StopReason, detail: str = "", ok: bool = False, 
     thread.closing = None
     thread.stop_reason = reason.value
     thread.record(kind, detail, ok=ok)
+
+
+def _take_pause(thread: Thread) -> None:
+    """Have the next step go on with the turn, unless it has been paused for too often."""
+    thread.record("turn_paused")
+    parts = 0
+    for message in reversed(thread.messages):
+        if message.role is not Role.ASSISTANT:
+            break
+        parts += 1
+    if parts >= PAUSES_MAX:
+        detail = f"the provider paused its turn {parts} times and did not end it"
+        end(thread, StopReason.MODEL_ERROR, detail, kind=StopReason.MODEL_ERROR.value)
 
 
 def _take_answer(agent: Agent, thread: Thread, text: str, *, cut: bool) -> None:

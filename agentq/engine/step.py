@@ -260,7 +260,7 @@ class Step:
             case Wait() as wait:
                 wait_for_person(self, wait, settlement)
             case End():
-                self.finish(settlement)
+                self.finish(settlement, detail=self.thread.trace[-1].detail if self.is_failed else "")
             case _:
                 self.proceed(settlement)
 

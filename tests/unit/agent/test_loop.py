@@ -9,6 +9,7 @@ import pytest
 
 from agentq.agent import REPEAT_WARNING, Budgets, LoopDetector, ScriptedClient, StopReason, Thread
 from agentq.agent.loop import (
+    PAUSES_MAX,
     CallModel,
     Close,
     End,
@@ -336,3 +337,32 @@ def test_a_model_that_is_cut_off_again_and_again_is_asked_to_answer() -> None:
         cut = dataclasses.replace(reply("", call("look", f'{{"n":{n}}}')), finish_reason="max_tokens")
         apply_reply(strict, thread, cut, cost=None)
     assert next_action(strict, thread, BUDGETS, NOBODY) == Close(StopReason.TOOL_ERROR_CEILING)
+
+
+def test_a_turn_that_is_paused_is_gone_on_with_and_takes_a_step_each_time() -> None:
+    thread = started()
+    paused = dataclasses.replace(reply("let me see"), finish_reason="pause_turn")
+    apply_reply(AGENT, thread, paused, cost=None)
+    assert next_action(AGENT, thread, BUDGETS, NOBODY) == CallModel()
+    assert next_action(AGENT, thread, Budgets(max_steps=1), NOBODY) == Close(StopReason.STEP_BUDGET)
+    apply_reply(AGENT, thread, reply("done"), cost=None)
+    assert next_action(AGENT, thread, BUDGETS, NOBODY) == End(StopReason.FINISHED)
+    assert [message.content for message in thread.messages] == ["task", "let me see", "done"]
+    assert (thread.answer, kinds(thread)) == ("done", ["step", "turn_paused", "step", "finished"])
+
+
+def test_a_turn_that_is_paused_without_end_ends_the_run() -> None:
+    thread = started()
+    paused = dataclasses.replace(reply(""), finish_reason="pause_turn")
+    for _ in range(PAUSES_MAX):
+        assert next_action(AGENT, thread, BUDGETS, NOBODY) == CallModel()
+        apply_reply(AGENT, thread, paused, cost=None)
+    assert next_action(AGENT, thread, BUDGETS, NOBODY) == End(StopReason.MODEL_ERROR)
+    assert thread.trace[-1].detail == "the provider paused its turn 8 times and did not end it"
+
+
+def test_a_paused_turn_that_asks_for_tools_has_them() -> None:
+    thread = started()
+    paused = dataclasses.replace(reply("", call("look")), finish_reason="pause_turn")
+    apply_reply(AGENT, thread, paused, cost=None)
+    assert isinstance(next_action(AGENT, thread, BUDGETS, NOBODY), RunTools)
