@@ -49,7 +49,7 @@ class Bucket:
         if self._level is None:
             self._level = size
         grown = self._level + max(0.0, now - self._at) * per_minute / 60
-        self._level, self._at = min(size, grown), now
+        self._level, self._at = min(size, grown), max(now, self._at)
         return self._level
 
     def take(self, amount: float) -> None:
@@ -92,8 +92,8 @@ class Gate:
         Raises:
             Refusal: 429 with the time until the same call would be let in.
         """
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()
             states = []
             for name, rate, amount in (
                 ("requests", limits.requests_per_minute, 1.0),

@@ -18,6 +18,7 @@ from agentq.core.errors import UsageError
 from agentq.provider.waits import rate_limits
 from agentq.testing import FakeProvider, Limits, Turn, lognormal, uniform
 from agentq.testing.provider import Request, load_script
+from agentq.testing.provider.limits import Bucket
 from tests.support.wait import wait_until
 from tests.unit.testing.provider.conftest import HEADERS, calls, hello, text, tools
 
@@ -354,6 +355,14 @@ def test_limits_may_change_while_it_runs(provider, ask):
     assert [ask("chat").status_code for _ in range(2)] == [200, 429]
     provider.limits = None
     assert ask("chat").status_code == 200
+
+
+def test_a_bucket_gains_nothing_from_callers_that_come_out_of_order():
+    bucket = Bucket(0.0)
+    bucket.fill(0.0, 60, 10)
+    bucket.take(10)
+    levels = [bucket.fill(now, 60, 10) for now in (2.0, 1.0, 2.0, 0.0, 2.0)]
+    assert levels == [2.0] * 5
 
 
 def test_over_time_exactly_the_rate_gets_through(provider):
