@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
 from agentq.tools.context import CallContext
-from agentq.tools.spec import DEFAULT_RESULT_CHARS, DEFAULT_TIMEOUT_S, OnUnknown, ToolSpec
+from agentq.tools.processes import Isolated
+from agentq.tools.spec import DEFAULT_RESULT_CHARS, DEFAULT_TIMEOUT_S, Isolation, OnUnknown, ToolSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,6 +39,7 @@ def tool(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     max_result_chars: int = DEFAULT_RESULT_CHARS,
     on_unknown: OnUnknown | None = None,
+    isolation: Isolation = "thread",
 ) -> Callable[[F], F]: ...
 
 
@@ -54,6 +56,7 @@ def tool(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     max_result_chars: int = DEFAULT_RESULT_CHARS,
     on_unknown: OnUnknown | None = None,
+    isolation: Isolation = "thread",
 ) -> Any:
     """Declare a function as a tool. The function stays as it is and gets an attribute `tool_spec`.
 
@@ -70,6 +73,8 @@ def tool(
         on_unknown: when nobody knows whether a call has acted, because its time was over or its worker died:
             `tell` the model, which is to verify it, or `ask` a person whether to make it again. By default as
             the agent says. An `idempotent` tool whose worker died is simply called again.
+        isolation: `process` runs each call in a process that is killed at its timeout. The function must be
+            one of a module, so that the process can import it.
 
     Raises:
         TypeError: for a parameter without a usable annotation.
@@ -85,7 +90,7 @@ def tool(
             name=tool_name,
             description=about or "",
             parameters=_schema(tool_name, model),
-            fn=func,
+            fn=_runner(tool_name, func, isolation, timeout_s),
             args_model=model,
             side_effect=side_effect,
             requires_approval=requires_approval,
@@ -95,6 +100,7 @@ def tool(
             max_result_chars=max_result_chars,
             context_params=context_params,
             on_unknown=_check_on_unknown(tool_name, on_unknown),
+            isolation=isolation,
         )
         func.tool_spec = spec  # type: ignore[attr-defined]
         return func
@@ -117,6 +123,14 @@ def _check_on_unknown(name: str, on_unknown: OnUnknown | None) -> OnUnknown | No
     if on_unknown not in (None, "tell", "ask"):
         raise ValueError(f"the tool {name}: on_unknown is 'tell' or 'ask', not {on_unknown!r}")
     return on_unknown
+
+
+def _runner(
+    name: str, func: Callable[..., Any], isolation: Isolation, timeout_s: float
+) -> Callable[..., Any]:
+    if isolation not in ("thread", "process"):
+        raise ValueError(f"the tool {name}: isolation is 'thread' or 'process', not {isolation!r}")
+    return func if isolation == "thread" else Isolated(name, func, timeout_s)
 
 
 def _arguments(name: str, func: Callable[..., Any]) -> tuple[type[BaseModel], tuple[str, ...]]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-import json
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
-
-from pydantic import BaseModel
 
 from agentq.core.text import encodable
 from agentq.tools.children import Children
@@ -19,11 +16,11 @@ from agentq.tools.context import CallContext
 from agentq.tools.decorator import CONTEXT_FIELDS
 from agentq.tools.gates import Admitted
 from agentq.tools.journal import Journal
-from agentq.tools.result import ToolResult
+from agentq.tools.processes import KILL_SECONDS, NotStartedError, OutOfTimeError, ProcessFailedError
+from agentq.tools.result import ToolResult, cut, described, excerpt_of
 from agentq.tools.spec import ToolSpec
 from agentq.tools.threads import TOOL_THREADS
 
-_ERROR_CHARS = 500
 _HAND_OVER_SECONDS = 5.0
 """A thread that has its result passes it on within less."""
 
@@ -47,6 +44,7 @@ class Running:
         self._guard = threading.Lock()
         self._returned = False
         self._abandoned = False
+        self._killed = False
 
     @property
     def elapsed_ms(self) -> float:
@@ -65,29 +63,38 @@ class Running:
         spec = self.call.spec
         try:
             value = invoke()
+        except OutOfTimeError:
+            self._killed = True
+            result = timed_out(spec)
+        except NotStartedError as error:
+            result = ToolResult.failure("timeout", f"The tool was not started: {error}.", retryable=True)
         except BaseException as error:  # noqa: BLE001 - a tool may raise anything
             result = _failed(spec, error)
         else:
-            result = ToolResult(True, _cut(_text(value), spec.max_result_chars), raw=value)
+            shown = excerpt_of(value)
+            result = ToolResult(True, cut(shown.text, spec.max_result_chars, chars=shown.chars), raw=value)
         result = clean(result, self.elapsed_ms)
         with self._guard:
             self._returned = True
             late = self._abandoned
-        if late:
+        if late and not self._killed:
             # Nobody waits for it any more, but it is a fact.
             self.note(result, late=True)
         return result
 
     def wait(self) -> ToolResult | None:
         """Its result, or None when its time is over before there is one."""
-        self._task.wait(self._started + self.call.spec.timeout_s - time.monotonic())
+        spec = self.call.spec
+        # A process is killed before its call is over, and only its own thread knows when it is.
+        seconds = spec.timeout_s + (KILL_SECONDS if spec.isolation == "process" else 0.0)
+        self._task.wait(self._started + seconds - time.monotonic())
         with self._guard:
             if not self._returned:
                 self._abandoned = True
                 return None
         self._task.wait(_HAND_OVER_SECONDS)
         result: ToolResult = self._task.result()
-        return result
+        return None if self._killed else result
 
     def note(self, result: ToolResult, *, late: bool) -> None:
         """Tell the journal, if it is a side effect."""
@@ -128,7 +135,7 @@ def timed_out(spec: ToolSpec) -> ToolResult:
 
 
 def _failed(spec: ToolSpec, error: BaseException) -> ToolResult:
-    text = _cut(f"{type(error).__name__}: {error}", _ERROR_CHARS)
+    text = str(error) if isinstance(error, ProcessFailedError) else described(error)
     advice = "Correct the arguments, use another tool, or go on without it."
     if spec.side_effect:
         advice = "It may have taken effect in part: verify that before you call it again."
@@ -138,26 +145,3 @@ def _failed(spec: ToolSpec, error: BaseException) -> ToolResult:
 def clean(result: ToolResult, elapsed_ms: float) -> ToolResult:
     """The result with its time, in text that can be encoded: a lone surrogate cannot."""
     return dataclasses.replace(result, content=encodable(result.content), elapsed_ms=elapsed_ms)
-
-
-def _cut(text: str, limit: int) -> str:
-    omitted = len(text) - limit
-    return text if omitted <= 0 else f"{text[:limit]}\n[cut: {omitted} more characters omitted]"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
-    except (TypeError, ValueError, RecursionError):
-        # The tool has acted: what it returned must not turn that into an error.
-        return str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return str(value)

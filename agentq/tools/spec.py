@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 OnUnknown = Literal["tell", "ask"]
+Isolation = Literal["thread", "process"]
 DEFAULT_TIMEOUT_S = 20.0
 DEFAULT_RESULT_CHARS = 8_000
 
@@ -37,6 +38,8 @@ class ToolSpec:
     context_params: tuple[str, ...] = ()
     on_unknown: OnUnknown | None = None
     """Nobody knows whether a call has acted: `tell` the model, or `ask` a person. None: as its agent says."""
+    isolation: Isolation = "thread"
+    """Where `fn` runs. In a process, it is killed at its timeout."""
 
     @property
     def is_read_only(self) -> bool:
