@@ -62,13 +62,14 @@ def act(pids: str) -> str:
     return "acted"
 
 
-@isolated(timeout_s=4)
+@isolated(timeout_s=2)
 def litter(pids: str) -> str:
     """Start what outlives a tool: in its group, in a session of its own, and one whose parent is gone."""
-    for options in ({}, {"start_new_session": True}):
-        note(pids, subprocess.Popen(["sleep", "600"], **options).pid)
+    for alone in (False, True):
+        note(pids, subprocess.Popen(["sleep", "600"], start_new_session=alone).pid)
     script = (
-        "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid)"
+        "from subprocess import DEVNULL as no, Popen;"
+        "print(Popen(['sleep', '600'], start_new_session=True, stdout=no, stderr=no).pid)"
     )
     note(pids, int(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout))
     time.sleep(LONG_S)
@@ -260,7 +261,7 @@ def test_a_call_without_a_place_waits_for_one_and_is_not_begun_after_its_time(
 def test_a_process_that_is_slow_to_start_serves_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = Processes()
     monkeypatch.setattr(module, "PROCESSES", fresh)
-    monkeypatch.setattr(later.tool_spec.fn, "timeout_s", 0.01)  # type: ignore[attr-defined]
+    monkeypatch.setattr(later.tool_spec.fn, "timeout_s", 0.01)
     try:
         result = call("later", n=1)
         assert (result.error_code, result.retryable) == ("timeout", True)
@@ -332,10 +333,8 @@ def test_nothing_is_left_when_the_worker_or_the_guardian_is_killed(
     (tmp_path / "program.py").write_text(PROGRAM)
     argv = [sys.executable, "program.py", "hang"]
     worker = start_process(argv, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
-    lines = wait_until(
-        lambda: len(worker.output.splitlines()) > 1 and worker.output.splitlines(), "the tool to hang", 30
-    )
-    its, guardian, started = (int(word) for word in lines[1].split())
+    line = wait_until(lambda: worker.output.splitlines()[1:], "the tool to hang", 30)[0]
+    its, guardian, started = (int(word) for word in line.split())
     os.kill(worker.pid if victim == "worker" else guardian, signal.SIGKILL)
     gone: Callable[[], bool] = lambda: not is_alive(its)  # noqa: E731
     wait_until(gone, "the tool's process to end")
