@@ -191,8 +191,7 @@ class _Reduction:
             return {"type": "object"}
         open_refs += (name,) if name else ()
         part = _merged(_followed(part, self.root), self.root)
-        if "$ref" in part:
-            self.lost["$ref"] = None
+        self.lost |= dict.fromkeys(key for key in ("$ref", "allOf") if key in part)  # they lead nowhere
         made = {key: value for key, value in part.items() if key in _PLAIN_KEYS}
         for key in sorted(part.keys() - _PLAIN_KEYS - _SAYS_NOTHING - _STRUCTURE):
             self._reduce(key, part, made)
