@@ -43,6 +43,9 @@ _RETRYABLE_CODES = frozenset({"tool_use_failed"})
 _STATUS_OF = {
     "invalid_request_error": 400,
     "invalid_prompt": 400,
+    "bio_policy": 400,
+    "misalignment_policy_violation": 400,
+    "data_residency_mismatch": 400,
     "authentication_error": 401,
     "permission_error": 403,
     "not_found_error": 404,
