@@ -37,7 +37,7 @@ from agentq.provider.catalogue import catalogue_hash, price_of
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing, Pricing
 from agentq.provider.types import ChatRequest, ChatResult
-from agentq.tools import CallContext, PlannedCall, ToolExecutor
+from agentq.tools import CallContext, PlannedCall, ToolExecutor, ToolSpec
 from agentq.tools.spec import OnUnknown
 
 OnAnswer = Literal["tell", "stop"]
@@ -162,6 +162,7 @@ class Agent:
             raise ValueError(f"context_window={context_window!r} must be a number of tokens, or None")
         self.context_window = context_window
         self.on_overflow: OnOverflow = _one_of("on_overflow", on_overflow, OnOverflow)
+        self._hashed: tuple[Any, str] | None = None
         # Tells its model from others: what another model has counted bounds nothing here.
         self.tokenizer = zlib.crc32(client.model.encode()) & 0xFFFF
 
@@ -193,12 +194,27 @@ class Agent:
         known = {model: price for model, price in prices.items() if price is not None}
         return catalogue_hash(known) if known else ""
 
-    @cached_property
+    @property
+    def known_definition(self) -> str:
+        """`definition`, or empty where that is not known without asking a server for its tools."""
+        return self.definition if self.executor.registry.is_known else ""
+
+    @property
     def definition(self) -> str:
         """A hash of what the model is told and may do: model, instructions, tools, output cap and schema.
 
         Limits are not in it: a run has its own from the day it was submitted.
+
+        Raises:
+            UnavailableError: when a server of its tools cannot be reached, and never was.
         """
+        # Kept as long as the parts are the same: the tools of a server may change.
+        parts = (self.executor.registry.visible(self.allowlist), self.models, self.system)
+        if self._hashed is None or self._hashed[0] != parts:
+            self._hashed = (parts, self._hash_of(parts[0]))
+        return self._hashed[1]
+
+    def _hash_of(self, specs: Sequence[ToolSpec]) -> str:
         tools = [
             [
                 spec.name,
@@ -206,7 +222,7 @@ class Agent:
                 spec.parameters,
                 [spec.side_effect, spec.requires_approval, spec.idempotent, spec.repeatable],
             ]
-            for spec in self.executor.registry.visible(self.allowlist)
+            for spec in specs
         ]
         parts: list[Any] = [self.models, self.system, tools, self.max_output_tokens]
         parts += [] if self.output is None else [self.json_schema]

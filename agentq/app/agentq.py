@@ -136,6 +136,7 @@ class AgentQ:
             min_output_tokens: the least output that a step may be cut to when money is short; None: an eighth
                 of max_output_tokens, but not under 256; equal to max_output_tokens: never cut. A client's own
                 `bound` is asked for each of at most four sizes of a step, and for the closing turn after it.
+            tools: functions with `@tool`, and servers as `agentq.tools.mcp.MCPServer(…)`.
             allowlist: the tools that it may see and use; None for all of `tools`.
             max_tool_bytes_per_step: of all results of a step together. A run sets the worst case of so much
                 aside for its closing turn: with a client that has no `bound`, four tokens a byte.
@@ -165,10 +166,10 @@ class AgentQ:
             raise UsageError(f"there is an agent {name!r} already")
         registry = ToolRegistry(tools)
         for allowed in allowlist or ():
-            if allowed not in registry.names():
+            if not registry.may_have(allowed):
                 raise UsageError(
                     f"agent {name!r}: its allowlist names {allowed!r}, which is none of its tools"
-                    f"{nearest(allowed, registry.names())}"
+                    f"{nearest(allowed, registry.own_names())}"
                 )
         self.agents[name] = Agent(
             self._client(

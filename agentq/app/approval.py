@@ -94,7 +94,7 @@ class Approval:
         except (TypeError, ValueError) as error:
             raise UsageError(f"the arguments for {self.tool} are no JSON: {error}") from None
         agent = self._agents.get(self.agent)
-        spec = None if agent is None else agent.executor.registry.get(self.tool)
+        spec = None if agent is None else agent.executor.registry.known(self.tool)
         wrong = None if spec is None else misfit(spec, json.loads(text))
         if wrong:
             raise UsageError(f"the arguments do not fit {self.tool}: {wrong}")

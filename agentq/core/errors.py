@@ -4,7 +4,7 @@
     ├── UsageError            the caller asked for something that cannot be        exit 2
     │   ├── InputError        a row of an input file is wrong: `file:line: …`      exit 2
     │   └── ConflictError     the same name or id exists with other content        exit 2
-    ├── UnavailableError      Redis or the broker cannot be reached                exit 7
+    ├── UnavailableError      Redis, the broker or a server of tools is not there  exit 7
     ├── SchemaError           the state is of a newer release than this            exit 1
     └── StoreError            a script answered what it must not: a bug            exit 1
 
@@ -51,7 +51,7 @@ class ConflictError(UsageError):
 
 
 class UnavailableError(AgentQError):
-    """Redis or the broker cannot be reached."""
+    """Redis, the broker, or a server that an agent's tools are on, cannot be reached."""
 
     exit_code = 7
 

@@ -120,7 +120,7 @@ def calls_after(store: Store, run_id: str, step: int, tools: ToolRegistry | None
     for message in past.after:
         at += message.role is Role.ASSISTANT
         for call in message.tool_calls:
-            spec = None if tools is None else tools.get(call.name)
+            spec = None if tools is None else tools.known(call.name)
             if past.signature(call) in past.results or (spec is not None and spec.is_read_only):
                 continue
             found.append(MadeCall(at, call.name, past.arguments(call), answers.get(call.id)))

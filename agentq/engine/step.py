@@ -31,7 +31,7 @@ from agentq.agent.loop import (
 )
 from agentq.agent.request import RUNGS, call_rungs, capped, model_request
 from agentq.agent.thread import pending_calls, step_calls
-from agentq.core.errors import StoreError
+from agentq.core.errors import StoreError, UnavailableError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD, to_usd
@@ -105,7 +105,13 @@ def _claimed(claim: Claim, kept: Snapshot | None, *, bench: Workbench, sent_at: 
         log.warning("agent_unknown run=%s agent=%s", run_id, claim.spec.agent)
         _left_to_others(claim, bench, f"waits for a worker that knows agent {claim.spec.agent!r}")
         return
-    if agent.on_change == "pin" and has_begun(claim) and claim.definition not in ("", agent.definition):
+    try:
+        definition = agent.definition
+    except UnavailableError as error:
+        log.warning("tools_unavailable run=%s agent=%s error=%s", run_id, agent.name, error)
+        _left_to_others(claim, bench, f"waits for its tools: {error}")
+        return
+    if agent.on_change == "pin" and has_begun(claim) and claim.definition not in ("", definition):
         log.info("definition_pinned run=%s agent=%s run_has=%s", run_id, agent.name, claim.definition)
         _left_to_others(
             claim, bench, f"waits for a worker with agent {agent.name!r} as of {claim.definition}"
@@ -224,10 +230,10 @@ class Step:
     def meet_definition(self) -> None:
         """The agent may be another one than the run has met before: say so, and do as the agent wants it."""
         definition = self.agent.definition
-        if self.claim.definition in ("", definition):
+        if self.claim.definition == definition:
             return
         self.fields["definition"] = definition
-        if not has_begun(self.claim):
+        if not has_begun(self.claim) or not self.claim.definition:
             return  # whoever submitted it knew another one, and nothing was made of that
         self.thread.record("definition_changed", f"{self.claim.definition} to {definition}")
         if self.agent.on_change == "finish" and self.thread.closing in (None, StopReason.CANCELLED):

@@ -101,7 +101,7 @@ def draft_run(
         ),
         messages=tuple(encode_message(message) for message in started.messages),
         head=encode_head(started, Usage()),
-        definition=agent.definition,
+        definition=agent.known_definition,
     )
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agentq.tools.gates import misfit
+
 if TYPE_CHECKING:
     from agentq.tools import ToolSpec
 
@@ -35,11 +37,9 @@ def arguments_for(spec: ToolSpec) -> dict[str, Any]:
         NoArgumentsError: when what the schema allows is not known, or not enough for the tool.
     """
     made = _object(spec.parameters, spec.parameters.get("$defs", {}), 0)
-    try:
-        spec.args_model.model_validate(made)
-    except Exception as error:
-        first = str(error).strip().splitlines()
-        raise NoArgumentsError(f"{made} does not pass its check: {first[2].strip()}") from error
+    wrong = misfit(spec, made)
+    if wrong:
+        raise NoArgumentsError(f"{made} does not pass its check: {wrong}")
     return made
 
 

@@ -64,15 +64,41 @@ def admit(
     return Admitted(spec, checked, signature)
 
 
+class MisfitError(Exception):
+    """Arguments that a tool does not take. `is_check`: because its check itself failed."""
+
+    def __init__(self, why: str, *, is_check: bool = False) -> None:
+        super().__init__(why)
+        self.is_check = is_check
+
+
 def misfit(spec: ToolSpec, parsed: Mapping[str, Any]) -> str:
     """What is wrong with arguments for this tool, each field by its name; empty when nothing is."""
     try:
-        spec.args_model.model_validate(parsed)
-    except ValidationError as error:
-        return _explain(spec, error)
-    except Exception as error:  # noqa: BLE001 - a validator of the user's own that fails
-        return f"{type(error).__name__}: {error}"
+        _checked(spec, parsed)
+    except MisfitError as error:
+        return str(error)
     return ""
+
+
+def _checked(spec: ToolSpec, parsed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as the function takes them.
+
+    Raises:
+        MisfitError: when it does not take them.
+    """
+    try:
+        if spec.args_model is not None:
+            return _by_name(spec.args_model.model_validate(parsed))
+        problems = [] if spec.check is None else list(spec.check(parsed))
+    except ValidationError as error:
+        raise MisfitError(_explain(spec, error)) from error
+    except Exception as error:
+        # A validator of the user's own that fails.
+        raise MisfitError(f"{type(error).__name__}: {error}", is_check=True) from error
+    if problems:
+        raise MisfitError(_first(problems, len(problems)))
+    return parsed
 
 
 def _exists(registry: ToolRegistry, name: str, allowlist: Sequence[str] | None) -> ToolSpec | ToolResult:
@@ -108,18 +134,15 @@ def _no_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
 
 
-def _arguments(spec: ToolSpec, parsed: dict[str, Any]) -> dict[str, Any] | ToolResult:
+def _arguments(spec: ToolSpec, parsed: dict[str, Any]) -> Mapping[str, Any] | ToolResult:
     try:
-        model = spec.args_model.model_validate(parsed)
-    except ValidationError as error:
+        return _checked(spec, parsed)
+    except MisfitError as error:
+        if error.is_check:
+            return ToolResult.failure("bad_args", f"The arguments could not be checked: {error}")
         return ToolResult.failure(
-            "bad_args", f"The arguments do not fit: {_explain(spec, error)}. Correct them and call again."
+            "bad_args", f"The arguments do not fit: {error}. Correct them and call again."
         )
-    except Exception as error:  # noqa: BLE001 - a validator of the user's own that fails
-        return ToolResult.failure(
-            "bad_args", f"The arguments could not be checked: {type(error).__name__}: {error}"
-        )
-    return _by_name(model)
 
 
 def _by_name(model: BaseModel) -> dict[str, Any]:
@@ -127,13 +150,21 @@ def _by_name(model: BaseModel) -> dict[str, Any]:
 
 
 def _explain(spec: ToolSpec, error: ValidationError) -> str:
-    known = ", ".join(spec.parameters["properties"]) or "none"
     problems = []
     for item in error.errors(include_url=False, include_input=False)[:_SHOWN_ERRORS]:
         field = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            problems.append(f"'{field}' is not an argument (they are: {known})")
+            problems.append(no_such_argument(field, spec.parameters))
         else:
             problems.append(f"'{field}': {item['msg']}")
-    more = error.error_count() - len(problems)
-    return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
+    return _first(problems, error.error_count())
+
+
+def no_such_argument(field: str, parameters: Mapping[str, Any]) -> str:
+    """That a tool with these parameters has no such argument."""
+    return f"'{field}' is not an argument (they are: {', '.join(parameters['properties']) or 'none'})"
+
+
+def _first(problems: Sequence[str], count: int) -> str:
+    more = count - len(problems[:_SHOWN_ERRORS])
+    return "; ".join(problems[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")

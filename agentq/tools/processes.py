@@ -20,6 +20,7 @@ from signal import Signals
 from typing import Any
 
 from agentq.tools.context import CallContext
+from agentq.tools.endings import NotStartedError, OutOfTimeError, ToolFailedError
 from agentq.tools.isolated import Call, Context, Home, MessageTooLongError, receive, send
 from agentq.tools.result import Excerpt
 
@@ -34,18 +35,6 @@ KILL_SECONDS = 6.0
 """Within less, a process and all that it has started are gone."""
 _ROOT = str(Path(__file__).parents[2])
 _START = "import sys; sys.path.insert(0, sys.argv[3]); from agentq.tools.isolated import main; main()"
-
-
-class OutOfTimeError(BaseException):
-    """The call's time is over and its process is gone. No Exception: it goes past wrappers of the tool."""
-
-
-class NotStartedError(Exception):
-    """The call's time was over before it could begin: it has done nothing."""
-
-
-class ProcessFailedError(Exception):
-    """The tool raised, or its process ended under it; the text says which."""
 
 
 class Isolated:
@@ -66,17 +55,17 @@ class Isolated:
         Raises:
             OutOfTimeError: when its time was over; nothing of it is left.
             NotStartedError: when it was over before the call began.
-            ProcessFailedError: when the tool failed.
+            ToolFailedError: when the tool failed.
         """
         deadline = time.monotonic() + self.timeout_s
         try:
             arguments = pickle.dumps({name: _departing(value) for name, value in given.items()})
         except Exception as error:
-            raise ProcessFailedError(f"arguments that cannot be sent to its process ({error})") from error
+            raise ToolFailedError(f"arguments that cannot be sent to its process ({error})") from error
         call = Call(self._home, self.function.__qualname__, arguments, MAX_RESULT_CHARS)
         said = PROCESSES.call(call, deadline)
         if "error" in said:
-            raise ProcessFailedError(said["error"])
+            raise ToolFailedError(said["error"])
         return Excerpt(said["text"], said["chars"])
 
 
@@ -149,7 +138,7 @@ class Host:
         """Whether it has imported its module by then.
 
         Raises:
-            ProcessFailedError: when it cannot.
+            ToolFailedError: when it cannot.
         """
         if self.ready:
             return True
@@ -158,9 +147,9 @@ class Host:
         try:
             wrong = json.loads(receive(self._channel, time.monotonic() + KILL_SECONDS))["ready"]
         except (EOFError, TimeoutError) as error:
-            raise ProcessFailedError(f"no start: its process {self._end()} before the call") from error
+            raise ToolFailedError(f"no start: its process {self._end()} before the call") from error
         if wrong:
-            raise ProcessFailedError(f"no start: its module {self.home.module} cannot be imported: {wrong}")
+            raise ToolFailedError(f"no start: its module {self.home.module} cannot be imported: {wrong}")
         self.ready = True
         return True
 
@@ -169,19 +158,19 @@ class Host:
 
         Raises:
             OutOfTimeError: when that took too long; the process is gone.
-            ProcessFailedError: when it could not be sent, or the process ended.
+            ToolFailedError: when it could not be sent, or the process ended.
         """
         try:
             self._channel.settimeout(max(0.001, deadline - time.monotonic()))
             send(self._channel, pickle.dumps(call))
             said: dict[str, Any] = json.loads(receive(self._channel, deadline))
         except MessageTooLongError as error:
-            raise ProcessFailedError(f"arguments that are too long: {error}") from error
+            raise ToolFailedError(f"arguments that are too long: {error}") from error
         except TimeoutError as error:
             self._end()
             raise OutOfTimeError from error
         except (EOFError, OSError) as error:
-            raise ProcessFailedError(f"no answer: its process {self._end()}") from error
+            raise ToolFailedError(f"no answer: its process {self._end()}") from error
         return said
 
     def _end(self) -> str:
@@ -242,18 +231,19 @@ class Processes:
         Raises:
             OutOfTimeError: when it took too long; its process is gone.
             NotStartedError: when there was no process for it in time.
-            ProcessFailedError: when the process has ended, or cannot import the module.
+            ToolFailedError: when the process has ended, or cannot import the module.
         """
         if not self._places.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise NotStartedError(f"{self._limit} others are at work")
+            raise NotStartedError(f"{self._limit} others are at work", is_late=True)
         try:
             host = self._take(call.home)
             try:
                 if not host.wait_ready(deadline):
                     self._give(host)  # for the next call
-                    raise NotStartedError("its process needs longer than that to start, call it again")
+                    late = "its process needs longer than that to start, call it again"
+                    raise NotStartedError(late, is_late=True)
                 said = host.call(call, deadline)
-            except (OutOfTimeError, ProcessFailedError):
+            except (OutOfTimeError, ToolFailedError):
                 self._drop(host)
                 raise
             self._give(host)

@@ -14,9 +14,10 @@ from agentq.core.text import encodable
 from agentq.tools.children import Children
 from agentq.tools.context import CallContext
 from agentq.tools.decorator import CONTEXT_FIELDS
+from agentq.tools.endings import NotStartedError, OutOfTimeError, ToolFailedError
 from agentq.tools.gates import Admitted
 from agentq.tools.journal import Journal
-from agentq.tools.processes import KILL_SECONDS, NotStartedError, OutOfTimeError, ProcessFailedError
+from agentq.tools.processes import KILL_SECONDS
 from agentq.tools.result import ToolResult, cut, described, excerpt_of
 from agentq.tools.spec import ToolSpec
 from agentq.tools.threads import TOOL_THREADS
@@ -67,7 +68,8 @@ class Running:
             self._killed = True
             result = timed_out(spec)
         except NotStartedError as error:
-            result = ToolResult.failure("timeout", f"The tool was not started: {error}.", retryable=True)
+            code = "timeout" if error.is_late else "tool_error"
+            result = ToolResult.failure(code, f"The tool was not started: {error}.", retryable=True)
         except BaseException as error:  # noqa: BLE001 - a tool may raise anything
             result = _failed(spec, error)
         else:
@@ -135,7 +137,7 @@ def timed_out(spec: ToolSpec) -> ToolResult:
 
 
 def _failed(spec: ToolSpec, error: BaseException) -> ToolResult:
-    text = str(error) if isinstance(error, ProcessFailedError) else described(error)
+    text = str(error) if isinstance(error, ToolFailedError) else described(error)
     advice = "Correct the arguments, use another tool, or go on without it."
     if spec.side_effect:
         advice = "It may have taken effect in part: verify that before you call it again."

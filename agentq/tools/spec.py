@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,14 +21,15 @@ class ToolSpec:
     A tool without `side_effect` only reads: it may run in parallel and again. One with it runs alone, in
     the declared order, and once per run for the same arguments, unless `repeatable` says that doing it
     again is meant. `idempotent` promises that a repetition with the same `ctx.idempotency_key` does not
-    act twice. `context_params` are filled by the server and not in the schema.
+    act twice. `context_params` are filled by the server and not in the schema. Arguments are checked by
+    `args_model`, a pydantic model whose aliases are the parameters' names, or else by `check`.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     fn: Callable[..., Any]
-    args_model: type[BaseModel]
+    args_model: type[BaseModel] | None = None
     side_effect: bool = False
     requires_approval: bool = False
     idempotent: bool = False
@@ -40,6 +41,8 @@ class ToolSpec:
     """Nobody knows whether a call has acted: `tell` the model, or `ask` a person. None: as its agent says."""
     isolation: Isolation = "thread"
     """Where `fn` runs. In a process, it is killed at its timeout."""
+    check: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
+    """Without an `args_model`: what is wrong with arguments, each problem in a few words."""
 
     @property
     def is_read_only(self) -> bool:
