@@ -153,7 +153,7 @@ class Anthropic(HttpModel):
         """The turn as this model wrote it. One that was paused can only be gone on with."""
         if entry.turn is None or not isinstance(entry.turn.body, list) or not self.quirks.keeps_turns:
             return None
-        goes_on = following is None or following.role == "assistant"
+        goes_on = following is None or following.turn is not None
         return entry.turn.body if goes_on or can_stand(entry.turn.body) else None
 
     def _tools(self, req: ChatRequest, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -256,10 +256,13 @@ def _result(outcome: Any) -> dict[str, Any]:
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: Sequence[dict[str, Any]]) -> None:
-    """Say more: one turn of a role is one message, and none says nothing."""
+    """Say more: what the user says in a row is one message, and none says nothing.
+
+    Parts of a paused turn stay apart, as they came.
+    """
     if not blocks:
         return
-    if messages and messages[-1]["role"] == role:
+    if role == "user" and messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:
         messages.append({"role": role, "content": list(blocks)})
