@@ -13,6 +13,8 @@ from agentq.provider.httpmodel import HttpModel
 from agentq.provider.schemas import narrow, plain
 from agentq.provider.types import ChatRequest, ChatResult, Usage
 
+_VERSION = "2023-06-01"
+"""The one that other servers know; the next one refuses a temperature, also where the model takes it."""
 _ENDED = frozenset({"", "end_turn", "tool_use", "stop_sequence"})
 _WINDOW = "model_context_window_exceeded"
 _MARK = {"type": "ephemeral"}
@@ -45,7 +47,7 @@ class Anthropic(HttpModel):
 
     def headers(self, key: str | None) -> dict[str, str]:
         """The version of the dialect, the key where there is one, and the betas that the options name."""
-        headers = {"anthropic-version": "2023-06-01"}
+        headers = {"anthropic-version": _VERSION}
         if key:
             headers["x-api-key"] = key
         betas = self.options.get("betas")
