@@ -63,7 +63,7 @@ def kept(by: str, items: Sequence[Mapping[str, Any]]) -> Turn | None:
     thoughts = [item for item in items if item.get("type") == "reasoning"]
     if not all(item.get("encrypted_content") or item.get("content") for item in thoughts):
         return None
-    if items[-1].get("type") == "reasoning" or is_cut(items):
+    if items[-1].get("type") == "reasoning":
         return None
     if not all(name and 0 < len(call_id) <= _LONGEST_CALL_ID for call_id, name in calls_in(list(items))):
         return None

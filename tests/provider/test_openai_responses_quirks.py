@@ -145,6 +145,16 @@ def test_row_02_it_is_asked_for_where_the_quirk_says_so(server, model) -> None:
     assert "reasoning" not in kinds(server)
 
 
+def test_row_02_thoughts_of_another_account_can_be_left_out(server, model) -> None:
+    server.faults = "thinking"
+    thread = run(model()).thread
+    request = replace(HELLO, messages=tuple(thread.messages))
+    model().complete(request)
+    assert "reasoning" in kinds(server)
+    model(quirks={"keeps_turns": False}).complete(request)
+    assert "reasoning" not in kinds(server)
+
+
 def test_row_02_thoughts_go_to_no_other_model(server, model) -> None:
     server.faults = "thinking"
     thread = run(model()).thread
