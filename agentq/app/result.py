@@ -61,7 +61,7 @@ def result_of(record: RunRecord, agents: Mapping[str, Agent] | None = None) -> R
         state=record.state.value,
         stop_reason=reason,
         answer=record.answer or "",
-        output=_output(record, (agents or {}).get(record.spec.agent)),
+        output=output_of(record, (agents or {}).get(record.spec.agent)),
         steps=record.steps,
         usage=Usage(input_tokens=record.input_tokens, output_tokens=record.output_tokens),
         usd=to_usd(record.usd_nano),
@@ -78,7 +78,8 @@ def result_of(record: RunRecord, agents: Mapping[str, Agent] | None = None) -> R
     )
 
 
-def _output(record: RunRecord, agent: Agent | None) -> Any:
+def output_of(record: RunRecord, agent: Agent | None = None) -> Any:
+    """The output of a run: an instance of the agent's model where that takes it, else JSON, or None."""
     if not record.has_output or not record.answer:
         return None
     # The model may have changed since: then what was stored is still JSON.

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def run_fields(record: RunRecord) -> dict[str, Any]:
     """A run for JSON."""
+    from agentq.app.result import output_of
+
     return {
         "id": record.id,
         "agent": record.spec.agent,
@@ -38,6 +40,7 @@ def run_fields(record: RunRecord) -> dict[str, Any]:
         "paused_by": record.paused,
         "generation": record.generation,
         "answer": record.answer,
+        "output": output_of(record),
         "steps": record.steps,
         "attempts": record.attempts,
         "failures": record.failures,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentq.agent import Agent
-from agentq.testing.arguments import NoArgumentsError, arguments_for
+from agentq.testing.arguments import NoArgumentsError, arguments_for, example_of
 from agentq.tools import ToolSpec
 
 Turn = str | list[list[str]]
@@ -24,7 +24,10 @@ class Script:
 
 
 def default_script(agent: Agent) -> Script:
-    """The tools that only read together in a turn, those that act in the next, then an answer."""
+    """The tools that only read together in a turn, those that act in the next, then an answer.
+
+    An agent whose answers have a form gives a wrong one first, so that its repair is played too.
+    """
     left_out: dict[str, str] = {}
     turns: list[Turn] = []
     specs = agent.executor.registry.visible(agent.allowlist)
@@ -32,7 +35,18 @@ def default_script(agent: Agent) -> Script:
         calls = _calls([spec for spec in specs if spec.side_effect is acting], left_out)
         most = agent.max_calls_per_step
         turns += [calls[start : start + most] for start in range(0, len(calls), most)]
-    return Script([*turns, ANSWER], left_out)
+    return Script([*turns, ANSWER, *_repaired(agent)], left_out)
+
+
+def _repaired(agent: Agent) -> list[Turn]:
+    """The answer to a repair call: the least that the agent's output takes, if that can be made."""
+    if agent.output is None:
+        return []
+    try:
+        answer = json.dumps(example_of(agent.output.schema), ensure_ascii=False, default=str)
+    except NoArgumentsError:
+        return []
+    return [answer] if agent.output.problem(answer) is None else []
 
 
 def _calls(specs: Sequence[ToolSpec], left_out: dict[str, str]) -> list[list[str]]:

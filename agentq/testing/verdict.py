@@ -218,7 +218,8 @@ def _thread(run: RunFacts) -> Iterator[str]:
         yield f"the calls {', '.join(waiting)} have no result"
     turns = sum(message.role is Role.ASSISTANT for message in thread.messages)
     closing_turns = sum(event.kind == "final_turn" and event.ok for event in thread.trace)
-    if not record.steps <= turns <= record.steps + closing_turns:
+    repairs = sum(event.kind == "repair" for event in thread.trace)
+    if not record.steps + repairs <= turns <= record.steps + repairs + closing_turns:
         yield f"it counts {record.steps} steps and has {turns} turns of the model"
     steps = [event.detail for event in thread.trace if event.kind == "step"]
     if steps != [f"step {number + 1}" for number in range(record.steps)]:

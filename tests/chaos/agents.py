@@ -6,7 +6,12 @@ import asyncio
 import time
 from typing import Any
 
+from pydantic import BaseModel
+
 from agentq import AgentQ, Budgets, CallContext, tool
+
+WINDOW = 2_200
+"""Of the reader: a call, which is billed at 600 tokens, and what it reads do not fit; what it reads does."""
 
 
 @tool
@@ -19,6 +24,12 @@ def look(order_id: int) -> dict[str, Any]:
 def look_again(order_id: int) -> dict[str, Any]:
     """Look at an order's history, which cannot be had. Read-only."""
     raise LookupError(f"no history of {order_id}")
+
+
+@tool
+def read(order_id: int) -> str:
+    """Read all that was written about an order: too much for the window of its reader. Read-only."""
+    return f"order {order_id}: " + "word " * 900
 
 
 @tool(side_effect=True)
@@ -72,6 +83,13 @@ def delegate(ctx: CallContext, orders: int) -> list[str]:
     return [child.answer for child in ctx.gather(ids)]
 
 
+class Report(BaseModel):
+    """What an answer must be."""
+
+    done: bool
+    orders: list[int]
+
+
 NOTE = ["note", '{"order_id": 1, "text": "call back"}']
 REMIND = ["remind", '{"order_id": 1}']
 LOOK = ["look", '{"order_id": 1}']
@@ -86,6 +104,8 @@ SCRIPTS: dict[str, list[Any]] = {
         "It was cancelled.",
     ],
     "stopped": [[LOOK, ["look_again", '{"order_id": 1}']], [NOTE], [REMIND], "Never said."],
+    "reporter": [[LOOK], "All is done.", '{"done": true, "orders": [1]}'],
+    "reader": [[NOTE], [["read", '{"order_id": 1}']], [REMIND], "All is read."],
     "parent": [[NOTE, ["delegate", '{"orders": 2}']], "Both are looked after."],
 }
 """What the model of each agent does."""
@@ -95,4 +115,13 @@ app.agent("writer", model="scripted", tools=[look, note, remind, refund, reroute
 app.agent("asker", model="scripted", tools=[look, note, cancel, destroy])
 app.agent("stopped", model="scripted", tools=[look, look_again, note, remind], budgets=Budgets(max_steps=2))
 app.agent("parent", model="scripted", tools=[note, delegate])
+app.agent("reporter", model="scripted", tools=[look], output=Report)
+app.agent(
+    "reader",
+    model="scripted",
+    tools=[note, read, remind],
+    max_output_tokens=100,
+    context_window=WINDOW,
+    on_overflow="compact",
+)
 app.agent("clerk", model="scripted")

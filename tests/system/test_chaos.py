@@ -57,6 +57,17 @@ def test_a_run_with_every_kind_of_tool_survives_killed_and_frozen_workers():
     }
 
 
+def test_an_answer_that_is_repaired_and_a_run_that_is_summed_up_survive_killed_and_frozen_workers():
+    """All that happens around the two calls that are no step."""
+    for agent, point in (("reporter", "step.after_repair"), ("reader", "step.after_summary")):
+        plan = make_plan(app, agent=agent, script=SCRIPTS[agent])
+        only = [f"{point}/*", "step.after_reserve*/none", "step.after_commit*/none"]
+        report = run_chaos("tests.chaos.agents:app", app, plan, only=only, passes=4, jobs=JOBS)
+        assert sentences(report) == []
+        assert point not in report.unreached
+        assert point in {outcome.case.point for outcome in report.outcomes}
+
+
 def test_runs_that_wait_for_people_and_for_children_or_are_stopped_survive_beside_each_other():
     """Three runs in each case; whichever comes by the point first takes the worker of all of them with it."""
     names = ("asker", "stopped", "parent")
