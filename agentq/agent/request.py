@@ -13,6 +13,7 @@ from agentq.agent.view import dropped
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD
 from agentq.provider.bounds import Anchor, call_bound, closing_bound, input_estimate
+from agentq.provider.scripted import SUMMARY_OPERATION
 from agentq.provider.types import ChatRequest, ChatResult, Message, Role, Usage
 
 if TYPE_CHECKING:
@@ -162,7 +163,9 @@ def closing_rungs(agent: Agent, thread: Thread, request: ChatRequest) -> tuple[R
 
 def expected_input(agent: Agent, thread: Thread, request: ChatRequest) -> int:
     """About how many tokens the model will read: what a rate limit is asked for before the call."""
-    return input_estimate(request, usable_anchor(agent, thread))
+    # A request for a summary does not begin with what was counted of the thread.
+    counted = None if request.operation == SUMMARY_OPERATION else usable_anchor(agent, thread)
+    return input_estimate(request, counted)
 
 
 def capped(request: ChatRequest, output_tokens: int) -> ChatRequest:
