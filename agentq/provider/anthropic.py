@@ -8,7 +8,7 @@ from typing import Any
 
 from agentq.provider.blocks import calls_in, can_stand, kept, opens_with_thought, text_of, tool_calls
 from agentq.provider.errors import ContextOverflow, InvalidRequest, LLMError, TransientError
-from agentq.provider.history import Entry, history, mapping
+from agentq.provider.history import Entry, history, mapping, whole
 from agentq.provider.httpmodel import HttpModel
 from agentq.provider.schemas import narrow, plain
 from agentq.provider.types import ChatRequest, ChatResult, Usage
@@ -310,13 +310,8 @@ def _thoughtful(body: dict[str, Any]) -> dict[str, Any]:
 def _usage(data: Any) -> Usage:
     """The usage by one rule: what was read from a cache, or written into one, is counted beside the input."""
     counted = mapping(data)
-    fresh, output = _whole(counted.get("input_tokens")), _whole(counted.get("output_tokens"))
-    read = _whole(counted.get("cache_read_input_tokens"))
-    written = _whole(counted.get("cache_creation_input_tokens"))
-    thought = _whole(mapping(counted.get("output_tokens_details")).get("thinking_tokens"))
+    fresh, output = whole(counted.get("input_tokens")), whole(counted.get("output_tokens"))
+    read = whole(counted.get("cache_read_input_tokens"))
+    written = whole(counted.get("cache_creation_input_tokens"))
+    thought = whole(mapping(counted.get("output_tokens_details")).get("thinking_tokens"))
     return Usage(fresh + read + written, output, read, min(thought, output), written)
-
-
-def _whole(value: Any) -> int:
-    """A count of tokens; nothing that is none counts."""
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0

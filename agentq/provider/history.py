@@ -198,3 +198,8 @@ def _tool_name(name: str) -> str:
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+def whole(value: Any) -> int:
+    """A count of tokens; nothing that is none counts."""
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0

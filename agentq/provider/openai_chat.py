@@ -7,9 +7,9 @@ from typing import Any
 
 from agentq.provider.errors import InvalidRequest, LLMError, TransientError
 from agentq.provider.failures import error_of
-from agentq.provider.history import Entry, arguments_text, history, json_object, mapping
+from agentq.provider.history import Entry, arguments_text, history, json_object, mapping, whole
 from agentq.provider.httpmodel import HttpModel
-from agentq.provider.schemas import plain, strict
+from agentq.provider.schemas import plain, reductions, schema_name, strict
 from agentq.provider.types import ChatRequest, ChatResult, ToolCall, Turn, Usage
 
 _ENDED = frozenset({"", "stop", "tool_calls", "end_turn", "tool_use", "stop_sequence", "eos"})
@@ -27,7 +27,6 @@ _EMPTY_RESULT = "(empty)"
 _BRIDGE = "Understood."
 """What the assistant says between a tool's result and the user, where a server demands a word of it."""
 _REFUSAL_CHARS = 200
-_NAME_CHARS = 64
 
 
 class OpenAIChat(HttpModel):
@@ -198,27 +197,21 @@ class OpenAIChat(HttpModel):
             return {}
         if self.quirks.native_schema == "object":
             return {"response_format": {"type": "json_object"}}
-        held: dict[str, Any] = {"name": _schema_name(schema)}
-        whole = strict(schema)
+        held: dict[str, Any] = {"name": schema_name(schema)}
+        exact = strict(schema)
         if self.quirks.schema_keys == "plain":
             held["schema"], _ = plain(schema)
-        elif whole is not None:
-            held |= {"schema": whole, "strict": True}
+        elif exact is not None:
+            held |= {"schema": exact, "strict": True}
         else:
             held["schema"] = dict(schema)
         return {"response_format": {"type": "json_schema", "json_schema": held}}
 
     def _reductions(self, req: ChatRequest) -> Iterator[str]:
         """What of the schemas does not reach the model."""
-        if self.quirks.schema_keys != "plain":
-            return
-        named = [(f"tool {tool['name']}", tool.get("parameters") or {}) for tool in req.tools]
-        if req.json_schema is not None:
-            named.append(("the answer", req.json_schema))
-        for name, schema in named:
-            _, lost = plain(schema)
-            if lost:
-                yield f"schema_reduced: {name}: dropped {', '.join(lost)}"
+        if self.quirks.schema_keys == "plain":
+            held = req.json_schema if self.quirks.native_schema == "schema" else None
+            yield from reductions(req.tools, held)
 
     # ── the reply ────────────────────────────────────────────────────────────────────────────────
 
@@ -301,25 +294,15 @@ def _usage(data: Any) -> Usage:
     counted = mapping(data)
     read = mapping(counted.get("prompt_tokens_details"))
     written = mapping(counted.get("completion_tokens_details"))
-    prompt = _whole(counted.get("prompt_tokens"))
-    completion = _whole(counted.get("completion_tokens"))
-    output = max(completion, _whole(counted.get("total_tokens")) - prompt)
-    thought = max(_whole(written.get("reasoning_tokens")), output - completion)
-    cached = min(prompt, _whole(read.get("cached_tokens")) or _whole(counted.get("prompt_cache_hit_tokens")))
-    kept = _whole(read.get("cache_write_tokens")) or _whole(counted.get("cache_creation_input_tokens"))
+    prompt = whole(counted.get("prompt_tokens"))
+    completion = whole(counted.get("completion_tokens"))
+    output = max(completion, whole(counted.get("total_tokens")) - prompt)
+    thought = max(whole(written.get("reasoning_tokens")), output - completion)
+    cached = min(prompt, whole(read.get("cached_tokens")) or whole(counted.get("prompt_cache_hit_tokens")))
+    kept = whole(read.get("cache_write_tokens")) or whole(counted.get("cache_creation_input_tokens"))
     return Usage(prompt, output, cached, min(thought, output), min(kept, prompt - cached))
 
 
 def _fills(data: Mapping[str, Any], req: ChatRequest) -> bool:
     """Whether the reply is as long as it may be: then it was cut off, whatever it says."""
-    return _whole(mapping(data.get("usage")).get("completion_tokens")) >= req.max_output_tokens
-
-
-def _whole(value: Any) -> int:
-    """A count of tokens; nothing that is none counts."""
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
-
-
-def _schema_name(schema: Mapping[str, Any]) -> str:
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in str(schema.get("title")))
-    return name[:_NAME_CHARS] if schema.get("title") else "answer"
+    return whole(mapping(data.get("usage")).get("completion_tokens")) >= req.max_output_tokens

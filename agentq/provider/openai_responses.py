@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentq.provider.errors import InvalidRequest, LLMError, TransientError
-from agentq.provider.history import Entry, history, mapping
+from agentq.provider.history import Entry, history, mapping, whole
 from agentq.provider.httpmodel import HttpModel
 from agentq.provider.items import calls_in, is_cut, kept, refusal_of, sendable, text_of, tool_calls
-from agentq.provider.schemas import plain, strict
+from agentq.provider.schemas import plain, reductions, schema_name, strict
 from agentq.provider.types import ChatRequest, ChatResult, Usage
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -17,7 +17,6 @@ ENCRYPTED = "reasoning.encrypted_content"
 LEAST_OUTPUT_TOKENS = 16
 _EMPTY_RESULT = "(empty)"
 _REFUSAL_CHARS = 200
-_NAME_CHARS = 64
 
 
 class OpenAIResponses(HttpModel):
@@ -181,27 +180,21 @@ class OpenAIResponses(HttpModel):
             return {}
         if self.quirks.native_schema == "object":
             return {"format": {"type": "json_object"}}
-        held: dict[str, Any] = {"type": "json_schema", "name": _schema_name(schema), "strict": False}
-        whole = strict(schema)
+        held: dict[str, Any] = {"type": "json_schema", "name": schema_name(schema), "strict": False}
+        exact = strict(schema)
         if self.quirks.schema_keys == "plain":
             held["schema"], _ = plain(schema)
-        elif whole is not None:
-            held |= {"schema": whole, "strict": True}
+        elif exact is not None:
+            held |= {"schema": exact, "strict": True}
         else:
             held["schema"] = dict(schema)
         return {"format": held}
 
     def _reductions(self, req: ChatRequest) -> Iterator[str]:
         """What of the schemas does not reach the model."""
-        if self.quirks.schema_keys != "plain":
-            return
-        named = [(f"tool {tool['name']}", tool.get("parameters") or {}) for tool in req.tools]
-        if req.json_schema is not None:
-            named.append(("the answer", req.json_schema))
-        for name, schema in named:
-            _, lost = plain(schema)
-            if lost:
-                yield f"schema_reduced: {name}: dropped {', '.join(lost)}"
+        if self.quirks.schema_keys == "plain":
+            held = req.json_schema if self.quirks.native_schema == "schema" else None
+            yield from reductions(req.tools, held)
 
     # ── the reply ────────────────────────────────────────────────────────────────────────────────
 
@@ -232,19 +225,9 @@ def _usage(data: Any) -> Usage:
     counted = mapping(data)
     read = mapping(counted.get("input_tokens_details"))
     written = mapping(counted.get("output_tokens_details"))
-    prompt, answer = _whole(counted.get("input_tokens")), _whole(counted.get("output_tokens"))
-    output = max(answer, _whole(counted.get("total_tokens")) - prompt)
-    thought = max(_whole(written.get("reasoning_tokens")), output - answer)
-    cached = min(prompt, _whole(read.get("cached_tokens")))
-    kept_tokens = _whole(read.get("cache_write_tokens"))
+    prompt, answer = whole(counted.get("input_tokens")), whole(counted.get("output_tokens"))
+    output = max(answer, whole(counted.get("total_tokens")) - prompt)
+    thought = max(whole(written.get("reasoning_tokens")), output - answer)
+    cached = min(prompt, whole(read.get("cached_tokens")))
+    kept_tokens = whole(read.get("cache_write_tokens"))
     return Usage(prompt, output, cached, min(thought, output), min(kept_tokens, prompt - cached))
-
-
-def _whole(value: Any) -> int:
-    """A count of tokens; nothing that is none counts."""
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
-
-
-def _schema_name(schema: Mapping[str, Any]) -> str:
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in str(schema.get("title")))
-    return name[:_NAME_CHARS] if schema.get("title") else "answer"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _DEPTH_MAX = 32
 """How deep a schema is followed."""
 _PARTS_MAX = 5_000
 """How many parts a schema may have with all references written out."""
+_NAME_CHARS = 64
 
 _SAME = frozenset({"type", "enum", "const", "description"})
 _STRICT_KEYS = _SAME | {
@@ -85,6 +86,22 @@ def plain(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     made, lost = _plain_cached(json.dumps(schema, sort_keys=False, default=str))
     value: dict[str, Any] = json.loads(made)
     return value, lost
+
+
+def reductions(tools: Sequence[Mapping[str, Any]], answer: Mapping[str, Any] | None) -> Iterator[str]:
+    """Notes of what the plain form loses of the schemas of tools, and of that of the answer."""
+    named = [(f"tool {tool['name']}", tool.get("parameters") or {}) for tool in tools]
+    named += [] if answer is None else [("the answer", answer)]
+    for name, schema in named:
+        _, lost = plain(schema)
+        if lost:
+            yield f"schema_reduced: {name}: dropped {', '.join(lost)}"
+
+
+def schema_name(schema: Mapping[str, Any]) -> str:
+    """What a provider that wants a name calls the schema: its title, in the letters that are allowed."""
+    title = str(schema.get("title") or "answer")
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in title)[:_NAME_CHARS]
 
 
 @functools.lru_cache(maxsize=512)
