@@ -59,6 +59,9 @@ def input_bound(request: ChatRequest, anchor: Anchor | None = None, family: Fami
     if request.tools:
         fixed += TOOLS_PREAMBLE_TOKENS + FRAMING_TOKENS * len(request.tools)
         fixed += sum(family.tokens(_json(tool)) for tool in request.tools)
+    elif called := {call.name for message in request.messages for call in message.tool_calls}:
+        # One dialect declares the tools of the history, by their names, to forbid them.
+        fixed += TOOLS_PREAMBLE_TOKENS + FRAMING_TOKENS * len(called)
     if request.json_schema is not None:
         fixed += family.tokens(_json(request.json_schema))
     return fixed + _messages_bound(request.messages, family)

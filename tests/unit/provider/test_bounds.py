@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentq.provider.bounds import Anchor, TokenBounds, call_bound, closing_bound, input_bound
-from agentq.provider.families import BYTE_BPE, FAMILIES, Family, families_of
+from agentq.provider.bounds import (
+    FRAMING_TOKENS,
+    TOOLS_PREAMBLE_TOKENS,
+    Anchor,
+    TokenBounds,
+    call_bound,
+    closing_bound,
+    input_bound,
+)
+from agentq.provider.families import BYTE_BPE, FAMILIES, UNKNOWN, Family, families_of
 from agentq.provider.resilient import ResilientClient
 from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Message, Role, ToolCall, Usage
@@ -308,3 +316,12 @@ def test_in_every_family_the_escrow_covers_what_the_step_can_leave(
     ]
     counted = Anchor(2, input_bound(ChatRequest(after[:1]), Anchor(1, 50), family) + granted)
     assert call_bound(client, ChatRequest(after), counted).total_tokens <= escrow.total_tokens
+
+
+def test_tools_that_are_forbidden_may_be_declared_all_the_same_and_are_bounded() -> None:
+    called = Message(Role.ASSISTANT, "", (ToolCall("c1", "look", "{}"), ToolCall("c2", "look", "{}")))
+    result = Message(Role.TOOL, "seen", tool_call_id="c1")
+    without = input_bound(ChatRequest([Message(Role.ASSISTANT, ""), result], tool_choice="none"))
+    texts = sum(UNKNOWN.tokens(text) for call in called.tool_calls for text in (call.id, call.name, "{}"))
+    declared = TOOLS_PREAMBLE_TOKENS + FRAMING_TOKENS
+    assert input_bound(ChatRequest([called, result], tool_choice="none")) == without + texts + declared
