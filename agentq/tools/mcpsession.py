@@ -234,7 +234,7 @@ class Session:
         self._failures = 0
         self._again_at = 0.0
         self._why = ""
-        self._refreshing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # ── from any thread ──────────────────────────────────────────────────────────────────────────
 
@@ -332,6 +332,8 @@ class Session:
             if asyncio.get_running_loop().time() < self._again_at:
                 raise self.unavailable(self._why)
             connection = self._connection = _Connection(self)
+            self._tasks.add(connection.task)
+            connection.task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(connection.ready), connection
 
     def _lost(self, connection: _Connection) -> None:
@@ -350,8 +352,8 @@ class Session:
     def changed(self, connection: _Connection) -> None:
         """The server has other tools now. Asked in a task: this is called where its answers are read."""
         task = asyncio.create_task(self._refresh(connection))
-        self._refreshing.add(task)
-        task.add_done_callback(self._refreshing.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _refresh(self, connection: _Connection) -> None:
         try:
@@ -366,11 +368,11 @@ class Session:
             self.tools = tools
 
     async def _finish(self) -> None:
-        connection = self._connection
-        if connection is not None:
-            connection.end()
-            with suppress(Exception, asyncio.CancelledError):
-                await asyncio.wait_for(asyncio.shield(connection.task), _CLOSE_SECONDS)
+        if self._connection is not None:
+            self._connection.end()
+        # Also one that has ended may still see to its server's end.
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_CLOSE_SECONDS)
         asyncio.get_running_loop().stop()
 
 
