@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ class Pausing(Moody):
         return replace(result, finish_reason="pause_turn", turn=Turn("anthropic:scripted-v1", BLOCKS))
 
 
-SCRIPT = ["Let me search…", "Still searching…", ONE, "done"]
+SCRIPT: list[Any] = ["Let me search…", "Still searching…", ONE, "done"]
 
 
 def test_the_same_script_is_the_same_run_in_one_process_and_distributed(rig: Rig) -> None:

@@ -27,7 +27,7 @@ from agentq.testing import Turn as Says
 from tests.support.provider import KEY, Played, run
 
 CALL = [["forecast", {"city": "Oslo", "days": 2}]]
-SCRIPT = [CALL, [["forecast", {"city": "Rome"}], ["today"]], "Take an umbrella."]
+SCRIPT: list[Any] = [CALL, [["forecast", {"city": "Rome"}], ["today"]], "Take an umbrella."]
 TOOL = {"name": "forecast", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
 HELLO = ChatRequest([Message(Role.USER, "hello")], system="Be brief.", max_output_tokens=64)
 AFTER_A_CALL = replace(

@@ -316,13 +316,17 @@ def test_both_know_the_same_public_address() -> None:
 
 
 def test_a_choice_of_tools_and_one_call_at_a_time_are_what_the_sdk_sends() -> None:
+    hi: Any = [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": MARK}]}]
+    tools: Any = [*SDK_TOOLS[:-1], {**SDK_TOOLS[-1], "cache_control": MARK}]
+    alone: Any = {"type": "tool", "name": "forecast", "disable_parallel_tool_use": True}
+
     def ask(client: anthropic.Anthropic) -> None:
         client.messages.create(
             model=MODEL,
             max_tokens=500,
-            messages=[{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": MARK}]}],
-            tools=[*SDK_TOOLS[:-1], {**SDK_TOOLS[-1], "cache_control": MARK}],
-            tool_choice={"type": "tool", "name": "forecast", "disable_parallel_tool_use": True},
+            messages=hi,
+            tools=tools,
+            tool_choice=alone,
         )
 
     request = ChatRequest(
