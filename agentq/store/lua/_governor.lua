@@ -1,0 +1,220 @@
+-- The governor: how fast the calls of one lane (a provider, a key and a model that share a rate limit) may go. Needs _base.
+-- A lane has two buckets, of requests (r) and of tokens (t). Each fills at a rate a second that is learned, and holds what
+-- comes in one second, or what the provider says. The law, and why: docs/decisions/0029. None of it is money: rates and
+-- levels may be fractions.
+--
+-- Fields of a lane: at (ms) of the levels; of r and t each rate, level, cap and size (what the provider says), cut (ms, when
+-- it last stepped back), lack (ms, when a call last had to wait for it), n (taken since `mark`, ms); until (ms, a pause), fails
+-- (refusals without an answer in between), back (ms, the last step back),
+-- output (mean of an answer); book, booked and hold: who is let in next, until when others stand back, its tokens; turn (a
+-- number from 0 to 1 that spreads times); taken and refused (calls), kept (ms, when its end was last put off).
+local LANE_KEPT_MS = 86400000
+local START_RATE, START_LOOK_MS = 4, 2000
+local BURST_S, LOOSE_S, OUTPUT_GUESS, OUTPUT_SHARE = 1, 4, 256, 0.1
+local WANTED_MS = 2000 -- a rate grows only while calls wait for it
+local GROWTH, FAST, FASTEST, STEADY_MS = 0.002, 0.08, 0.1, 20000
+local WINDOW_MS, HOLD_MS = 20000, 1000
+local BACK, BELOW = 0.96, 0.98
+local LONGEST_MS, PROBE_MS = 120000, 600000
+local LOOK_MS, LOOK_EACH_MS, LATE_MS = 30000, 30, 20000
+local FULL = 0.95 -- of a bucket
+local DENSE = 0.9 -- slots are given out this much too close, so that a rate that grows finds somebody who asks
+local DIMENSIONS = {'r', 't'}
+local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'output', 'booked', 'hold', 'next', 'turn', 'taken', 'refused', 'kept',
+  'r_rate', 'r_level', 'r_cap', 'r_size', 'r_cut', 'r_lack', 'r_n',
+  't_rate', 't_level', 't_cap', 't_size', 't_cut', 't_lack', 't_n'}
+
+local function lane_key(lane) return P .. 'lane:' .. lane end
+local function waits_key(lane) return P .. 'waits:' .. lane end
+-- A quota is that of a provider and key: all their models stop.
+local function account_key(lane) return P .. 'account:' .. (string.match(lane, '^([^:]*:[^:]*):') or lane) end
+
+-- ── the state of a lane ─────────────────────────────────────────────────────────────────────────
+local function number_text(n)
+  if n == math.floor(n) or math.abs(n) > 1e6 then return int(math.floor(n + 0.5)) end
+  return string.format('%.6g', n)
+end
+
+local function read_lane(lane, now)
+  local values, l = redis.call('HMGET', lane_key(lane), 'book', 'tight', unpack(FIELDS)), {was = {}}
+  l.book, l.tight = values[1] or nil, values[2] or nil
+  l.was.book, l.was.tight = l.book, l.tight
+  for i, name in ipairs(FIELDS) do
+    local text = values[i + 2] or nil
+    l.was[name], l[name] = text, text and tonumber(text)
+  end
+  if not l.at then
+    l.at, l.mark, l.turn, l.taken, l.refused, l.fails = now, now, 0, 0, 0, 0
+    l.r_rate, l.r_level, l.r_n, l.t_n = START_RATE, START_RATE, 0, 0
+  end
+  return l
+end
+
+local function write_lane(lane, l, now)
+  local renewed = not l.kept or now - l.kept > LANE_KEPT_MS / 24
+  if renewed then l.kept = now end
+  local args = {}
+  local function write(name, text)
+    if text and text ~= l.was[name] then
+      args[#args + 1] = name
+      args[#args + 1] = text
+    end
+  end
+  for _, name in ipairs(FIELDS) do write(name, l[name] and number_text(l[name])) end
+  write('book', l.book)
+  write('tight', l.tight)
+  if #args > 0 then redis.call('HSET', lane_key(lane), unpack(args)) end
+  if renewed then
+    redis.call('PEXPIRE', lane_key(lane), LANE_KEPT_MS)
+    redis.call('ZADD', P .. 'lanes', int(now), lane)
+    redis.call('ZREMRANGEBYSCORE', P .. 'lanes', '-inf', int(now - LANE_KEPT_MS))
+    redis.call('PEXPIRE', P .. 'lanes', LANE_KEPT_MS)
+  end
+end
+
+-- Nothing is known yet: the rate doubles each second for as long as calls want more and none is refused.
+local function is_new(l) return not l.t_rate end
+local function is_tight(l, d) return d == (l.tight or 't') end
+local function size_of(l, d)
+  return math.max(1, l[d .. '_size'] or l[d .. '_rate'] * ((is_new(l) or is_tight(l, d)) and BURST_S or LOOSE_S))
+end
+
+local function growth_of(l, d, now, seconds)
+  if is_new(l) then return 2 ^ seconds end
+  local cut = l[d .. '_cut']
+  local pace = cut and GROWTH * 2 ^ math.min(10, math.max(0, now - cut - STEADY_MS) / 10000) or FAST
+  return 1 + math.min(FASTEST, pace) * seconds
+end
+
+-- Bring levels and rates up to now.
+local function pass_time(l, now)
+  local seconds = math.max(0, now - l.at) / 1000
+  l.at = math.max(l.at, now)
+  if now - l.mark > WINDOW_MS then
+    local kept = WINDOW_MS / 2 / (now - l.mark)
+    l.mark, l.r_n, l.t_n = now - WINDOW_MS / 2, l.r_n * kept, l.t_n * kept
+  end
+  for _, d in ipairs(DIMENSIONS) do
+    local rate = l[d .. '_rate']
+    if rate then
+      if now - (l[d .. '_lack'] or 0) <= WANTED_MS and now >= (l['until'] or 0) then
+        l[d .. '_rate'] = math.min(rate * growth_of(l, d, now, math.min(1, seconds)), l[d .. '_cap'] or math.huge)
+      end
+      l[d .. '_level'] = math.min(size_of(l, d), l[d .. '_level'] + rate * seconds)
+    end
+  end
+end
+
+-- ── asking ──────────────────────────────────────────────────────────────────────────────────────
+-- Seconds until there is room for a call, and which bucket it waits for. `spare` is the share that must be there at least.
+local function lacking(l, cost, spare, hold)
+  local longest, scarce = 0, nil
+  for _, d in ipairs(DIMENSIONS) do
+    local rate = l[d .. '_rate']
+    if rate then
+      local size = size_of(l, d)
+      local need = math.min(FULL * size, math.max(cost[d] + hold[d], is_tight(l, d) and spare * size or 0))
+      local wait = (need - l[d .. '_level']) / rate
+      if wait > longest then longest, scarce = wait, d end
+    end
+  end
+  return longest, scarce
+end
+
+-- When somebody is to ask again whose call may not go now, as a time in ms, and how long he is told to wait.
+local function queue(lane, l, id, now, due, cost, wait)
+  local waits, from = waits_key(lane), math.max(now, l['until'] or 0)
+  local others = redis.call('ZCARD', waits) - (due and 1 or 0)
+  local mean = {r = 1, t = l.r_n >= 1 and l.t_n / l.r_n or cost.t}
+  local each = 0
+  for _, d in ipairs(DIMENSIONS) do
+    if l[d .. '_rate'] then each = math.max(each, 1000 * DENSE * mean[d] / l[d .. '_rate']) end
+  end
+  l.turn = (l.turn + 0.618034) % 1
+  local slot
+  if is_new(l) then
+    slot = from + START_LOOK_MS * (0.1 + 0.9 * l.turn)
+  elseif due and due > from then
+    slot = due
+  elseif due then
+    -- It has had its turn: before all who have not, behind those who have.
+    slot = math.max(from + 1000 * wait, l.next or 0)
+    l.next = slot + each
+    if not l.book or l.book == id or now > l.booked then l.book, l.booked, l.hold = id, slot + 1500, cost.t end
+  else
+    local last = redis.call('ZREVRANGE', waits, 0, 0, 'WITHSCORES')[2]
+    slot = math.max(from + 1000 * wait, last and tonumber(last) + each or 0, from)
+  end
+  redis.call('ZADD', waits, int(math.ceil(slot)), id)
+  redis.call('PEXPIRE', waits, LANE_KEPT_MS)
+  local look = math.max(LOOK_MS, others * LOOK_EACH_MS)
+  local told = slot - now
+  if told > look then told = look * (0.5 + 0.5 * l.turn) end
+  return math.max(1, math.ceil(told))
+end
+
+-- Take one call's request and expected tokens, or say how long to wait. Answers the tokens, or nil, ms and why.
+local function take_lane(lane, id, input, cap)
+  local now = now_ms()
+  local l = read_lane(lane, now)
+  pass_time(l, now)
+  local waits = waits_key(lane)
+  redis.call('ZREMRANGEBYSCORE', waits, '-inf', int(now - LATE_MS))
+  local due = tonumber(redis.call('ZSCORE', waits, id) or nil)
+  local others = redis.call('ZCARD', waits) - (due and 1 or 0)
+  local cost = {r = 1, t = math.ceil(input + math.min(cap, l.output or OUTPUT_GUESS))}
+  local stop = redis.call('HGET', account_key(lane), 'probe')
+  if stop and now < tonumber(stop) then
+    l.turn = (l.turn + 0.618034) % 1
+    local told = math.min(tonumber(stop) - now, math.max(LOOK_MS, others * LOOK_EACH_MS)) * (0.5 + 0.5 * l.turn)
+    redis.call('ZADD', waits, int(math.ceil(now + told)), id)
+    redis.call('PEXPIRE', waits, LANE_KEPT_MS)
+    write_lane(lane, l, now)
+    return nil, math.max(1, math.ceil(told)), 'quota'
+  end
+  local limited = now < (l['until'] or 0)
+  local hold = {r = 0, t = 0}
+  if l.book and l.book ~= id and now < l.booked then hold = {r = 1, t = l.hold} end
+  local in_turn = others == 0 or due and due <= now
+  local wait, scarce = lacking(l, cost, (in_turn or is_new(l)) and 0 or FULL, hold)
+  if limited or scarce then
+    for _, d in ipairs(DIMENSIONS) do
+      if l[d .. '_rate'] and l[d .. '_level'] < 0.5 * size_of(l, d) then l[d .. '_lack'] = now end
+    end
+    local told = queue(lane, l, id, now, due, cost, wait)
+    write_lane(lane, l, now)
+    return nil, told, limited and 'limited' or 'pace'
+  end
+  for _, d in ipairs(DIMENSIONS) do
+    if l[d .. '_rate'] then l[d .. '_level'] = l[d .. '_level'] - cost[d] end
+    l[d .. '_n'] = l[d .. '_n'] + cost[d]
+  end
+  l.taken = l.taken + 1
+  if due then redis.call('ZREM', waits, id) end
+  if l.book == id then l.booked = 0 end
+  if stop then redis.call('HSET', account_key(lane), 'probe', int(now + PROBE_MS), 'prober', id) end
+  write_lane(lane, l, now)
+  return cost.t
+end
+
+-- ── what became of it ───────────────────────────────────────────────────────────────────────────
+-- Correct what one call has taken: `actual` tokens (-1: nobody knows; 0: it was not let in), `output` of them in the answer.
+local function settle_lane(lane, id, taken, actual, output)
+  if actual < 0 or redis.call('EXISTS', lane_key(lane)) == 0 then return end
+  local now = now_ms()
+  local l = read_lane(lane, now)
+  pass_time(l, now)
+  if l.t_rate then l.t_level = math.min(size_of(l, 't'), l.t_level + taken - actual) end
+  l.t_n = math.max(0, l.t_n + actual - taken)
+  if actual == 0 then
+    l.r_level = math.min(size_of(l, 'r'), l.r_level + 1)
+  else
+    l.fails = 0
+    l.output = l.output and l.output + OUTPUT_SHARE * (output - l.output) or output
+    if redis.call('HGET', account_key(lane), 'prober') == id then
+      redis.call('DEL', account_key(lane))
+      announce({event = 'quota_back', lane = lane, by = id})
+    end
+  end
+  write_lane(lane, l, now)
+end
