@@ -17,6 +17,7 @@ _VERSION = "2023-06-01"
 """The one that other servers know; the next one refuses a temperature, also where the model takes it."""
 _ENDED = frozenset({"", "end_turn", "tool_use", "stop_sequence"})
 _WINDOW = "model_context_window_exceeded"
+_FILLED = "window_filled: the reply ends where the model's window does"
 _MARK = {"type": "ephemeral"}
 """What a cache of five minutes is asked for with; a write costs a quarter more, a read a tenth."""
 _MARKED_TURNS = 2
@@ -116,7 +117,7 @@ class Anthropic(HttpModel):
             tool_calls=calls,
             raw=data,
             turn=kept(self.by, blocks, paused=finish == "pause_turn") if self.quirks.keeps_turns else None,
-            notes=self.once(self._notes(req, stop)),
+            notes=(*self.once(self._reductions(req)), *([_FILLED] if stop == _WINDOW else [])),
         )
 
     def _path(self) -> str:
@@ -223,9 +224,8 @@ class Anthropic(HttpModel):
     def _failed(self, kind: type[LLMError], why: str) -> LLMError:
         return kind(why, provider=self.provider, model=self.model, status_code=200, billed=None)
 
-    def _notes(self, req: ChatRequest, stop: str) -> Iterator[str]:
-        if stop == _WINDOW:
-            yield "window_filled: the reply ends where the model's window does"
+    def _reductions(self, req: ChatRequest) -> Iterator[str]:
+        """What of the schemas does not reach the model."""
         for tool in req.tools:
             _, lost = self._input_schema(tool)
             if lost:
