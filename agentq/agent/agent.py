@@ -28,6 +28,7 @@ from agentq.agent.request import (
     repair_request,
     reply_bill,
 )
+from agentq.agent.shelf import ThreadShelf
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.toolmessage import MIN_BYTES_PER_CALL
 from agentq.core.lifecycle import StopReason
@@ -249,6 +250,8 @@ class Agent:
             ValueError: for a new thread without a task.
         """
         ctx = ctx or CallContext()
+        if ctx.shelf is None:
+            ctx = dataclasses.replace(ctx, shelf=ThreadShelf(thread))
         loop.begin(self, thread, task)
         before, started = thread.spend.seconds, self.now()
         while True:

@@ -63,7 +63,8 @@ class Thread:
     are sent. `unpriced_calls` counts the calls whose price is unknown. A `detector` of None is detection off.
     `repair` is what is wrong with the last reply, while its repair call is due; `repaired` says that one was
     made. `overflow` is what the provider has said of a call that was too long. `summaries` are the
-    compactions: all messages stay, and `sent` says which of them the model reads.
+    compactions: all messages stay, and `sent` says which of them the model reads. `kept` holds results that
+    were too long for it, by reference; in a worker they are kept with the run instead.
     """
 
     goal: str = ""
@@ -83,6 +84,7 @@ class Thread:
     repaired: bool = False
     overflow: str | None = None
     summaries: list[Summary] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
 
     @property
     def sent(self) -> list[Message]:
@@ -141,6 +143,7 @@ class Thread:
             "repaired": self.repaired,
             "overflow": self.overflow,
             "summaries": [[part.message, part.start, part.step] for part in self.summaries],
+            "kept": dict(self.kept),
         }
         return {name: value for name, value in parts.items() if value}
 
@@ -175,6 +178,7 @@ class Thread:
             repaired=data.get("repaired", False),
             overflow=data.get("overflow"),
             summaries=[Summary(*numbers) for numbers in data.get("summaries", ())],
+            kept=dict(data.get("kept", {})),
         )
 
     def to_json(self, indent: int | None = None) -> str:

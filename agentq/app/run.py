@@ -106,6 +106,7 @@ class Run:
         thread.stop_reason = record.stop_reason.value if record.stop_reason else None
         thread.answer = record.answer or ""
         thread.spend.usd = to_usd(record.usd_nano)
+        thread.kept = self._store.results.all(self.id)
         return thread
 
     def trace(self, start: int = 0) -> list[TraceEvent]:

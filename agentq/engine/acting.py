@@ -9,6 +9,7 @@ from agentq.core.failpoints import failpoint
 from agentq.engine.asking import ask_again, record_decisions
 from agentq.engine.children import StepChildren
 from agentq.engine.effects import StepJournal
+from agentq.engine.shelf import RunShelf
 from agentq.provider.types import ToolCall
 from agentq.tools import CallContext
 
@@ -28,6 +29,7 @@ def run_tools(step: Step, calls: tuple[ToolCall, ...]) -> None:
         extra={k: v for k, v in spec.context.items() if k not in {"user_id", "tenant_id"}},
         run_id=step.lease.run_id,
         children=children.of(""),
+        shelf=RunShelf(step.bench.store, step.lease),
     )
     journal = StepJournal(step, calls)
     results = step.agent.executor.call_many(

@@ -95,6 +95,7 @@ def fork_run(store: Store, run_id: str, step: int, *, by: str, budgets: NewBudge
         definition=past.record.definition,
         trace=[*past.events, encode_event(forked, store.watch.server_ms())],
         results=past.results,
+        kept=store.results.all(run_id),
         decided=[
             call.id for message in past.kept for call in message.tool_calls if call.id in past.decisions
         ],

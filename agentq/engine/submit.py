@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from agentq.agent.agent import Agent
@@ -41,6 +41,8 @@ class Draft:
     head: str
     definition: str = ""
     """The hash of its agent."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Long results of the conversation that it continues."""
 
 
 def draft_run(
@@ -102,6 +104,7 @@ def draft_run(
         messages=tuple(encode_message(message) for message in started.messages),
         head=encode_head(started, Usage()),
         definition=agent.known_definition,
+        kept={} if thread is None else dict(thread.kept),
     )
 
 
@@ -192,6 +195,7 @@ def submit_drafts(
             retention_ms=retention_ms,
             hints=hints,
             definitions=[draft.definition for draft in chunk],
+            kept=[draft.kept for draft in chunk],
         )
         failpoint("submit.after_write")
         for hint, (word, run_id) in zip(hints, answers, strict=True):

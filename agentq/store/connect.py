@@ -22,6 +22,7 @@ from agentq.store.effects import Effects
 from agentq.store.journal import Journal
 from agentq.store.keys import Keys
 from agentq.store.ledger import RECOVER_MS, Ledger
+from agentq.store.results import Results
 from agentq.store.runs import Runs
 from agentq.store.scopes import Scopes
 from agentq.store.scripts import Scripts
@@ -47,6 +48,7 @@ class Store:
     effects: Effects
     approvals: Approvals
     control: Control
+    results: Results
 
     def ping(self) -> None:
         """Return when the server answers.
@@ -135,6 +137,7 @@ def connect(
         effects=Effects(scripts),
         approvals=Approvals(client, keys, scripts),
         control=Control(client, keys, scripts),
+        results=Results(client, keys, scripts),
     )
 
 

@@ -26,6 +26,7 @@ all that it has started.
                                  "done fence step signature result", the
                                  result as JSON
     run:<r>:decisions    hash    call id → a person's decision, JSON           retention of the run
+    run:<r>:kept         hash    reference → a result too long for msgs        retention of the run
     run:<r>:open         hash    reservation → "usd tokens [cap] [windows]";   gone when the run has ended
                                  escrow likewise; n: the last request
     run:<r>:forfeits     hash    reservation → likewise, charged in full       retention of the run

@@ -19,7 +19,8 @@ _RULES = tuple(
     (re.compile(pattern), owner)
     for pattern, owner in (
         (r"(?:run|batch):[^:]+", STAYS),
-        (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits|effects|decisions)", _GROUP),
+        (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits)", _GROUP),
+        (r"(run:[^:]+):(?:effects|decisions|kept)", _GROUP),
         (r"(batch:[^:]+):(?:ids|runs|open)", _GROUP),
         (r"(?:scope|checkpoint):.+@(?:day|month):[0-9-]+", NOBODY),
         (r"(?:scope|checkpoint):(run:[^:]+)", _GROUP),

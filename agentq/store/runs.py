@@ -61,6 +61,7 @@ class Runs(RunReads):
         retention_ms: int,
         hints: Sequence[Hint | None] | None = None,
         definitions: Sequence[str] | None = None,
+        kept: Sequence[Mapping[str, str]] | None = None,
         fence: str = "",
     ) -> list[tuple[str, str]]:
         """Create runs in one round trip; each becomes `queued` and watched, and its hint, if any, is sent.
@@ -71,6 +72,7 @@ class Runs(RunReads):
             retention_ms: how long an ended run is kept. A child is kept as long as its parent.
             hints: their first hints.
             definitions: the hashes of their agents.
+            kept: long results of the conversations that they continue, by reference.
             fence: of the parent's step that starts children: refused when it is somebody else's by now.
 
         Returns:
@@ -87,12 +89,14 @@ class Runs(RunReads):
                 ),
                 *_pushed(hint),
                 *_adopted(spec, fence),
+                *_kept(long, spec),
             ]
-            for (run_id, spec, messages), head, hint, definition in zip(
+            for (run_id, spec, messages), head, hint, definition, long in zip(
                 submissions,
                 heads,
                 hints or [None] * len(submissions),
                 definitions or [""] * len(submissions),
+                kept or [{}] * len(submissions),
                 strict=True,
             )
         ]
@@ -157,6 +161,7 @@ class Runs(RunReads):
         definition: str,
         trace: Sequence[str],
         results: Mapping[str, str],
+        kept: Mapping[str, str],
         decided: Sequence[str],
     ) -> None:
         """Create a run that begins where another one has been. It is kept as long as that, once it has ended.
@@ -169,6 +174,7 @@ class Runs(RunReads):
             definition: the hash of its agent.
             trace: the events of these steps.
             results: what answers equal calls.
+            kept: long results of the other run, by reference.
             decided: calls of these steps on which a person decided, perhaps with other arguments.
 
         Raises:
@@ -192,6 +198,7 @@ class Runs(RunReads):
         decisions = [part for call in decided if call in known for part in (call, known[call])]
         # Without a hint and without a parent.
         rest: list[Arg] = [0, 0, len(trace), *trace, len(cached), *cached, len(decisions), *decisions]
+        rest += _listed(kept)
         reply = self._scripts.call("run_submit", *arguments, *rest)
         match reply:
             case ["CREATED", _]:
@@ -493,6 +500,18 @@ def _pushed(hint: Hint | None) -> list[Arg]:
 
 def _adopted(spec: RunSpec, fence: str) -> list[Arg]:
     return [] if spec.parent is None else [2, spec.parent, fence]
+
+
+def _kept(kept: Mapping[str, str], spec: RunSpec) -> list[Arg]:
+    """Behind the parts that only a fork has, and the one that only a child has."""
+    if not kept:
+        return []
+    return [*([0] if spec.parent is None else []), 0, 0, 0, *_listed(kept)]
+
+
+def _listed(kept: Mapping[str, str]) -> list[Arg]:
+    flat: list[Arg] = [part for item in kept.items() for part in item]
+    return [len(flat), *flat]
 
 
 def _limits(text: str) -> tuple[int | None, int | None] | None:

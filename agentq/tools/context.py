@@ -8,6 +8,7 @@ from typing import Any
 
 from agentq.core.errors import UsageError
 from agentq.tools.children import Children, ChildResult
+from agentq.tools.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class CallContext:
     `approved_calls` are the signatures that a person has approved. `idempotency_key` is what a tool hands
     to a service that acts once per key: the same for each repetition of one call in one run (equal calls of
     a `repeatable` tool have keys of their own), empty when the run has no id. `extra` is the caller's own.
-    `children` is there where runs are kept, in a worker.
+    `children` is there where runs are kept, in a worker. `shelf` has the run's kept results.
     """
 
     user_id: str = ""
@@ -27,6 +28,7 @@ class CallContext:
     run_id: str = ""
     idempotency_key: str = ""
     children: Children | None = field(default=None, repr=False, compare=False)
+    shelf: Shelf | None = field(default=None, repr=False, compare=False)
 
     def spawn(
         self,

@@ -40,6 +40,7 @@ def tool(
     max_result_chars: int = DEFAULT_RESULT_CHARS,
     on_unknown: OnUnknown | None = None,
     isolation: Isolation = "thread",
+    spill: bool = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -57,6 +58,7 @@ def tool(
     max_result_chars: int = DEFAULT_RESULT_CHARS,
     on_unknown: OnUnknown | None = None,
     isolation: Isolation = "thread",
+    spill: bool = False,
 ) -> Any:
     """Declare a function as a tool. The function stays as it is and gets an attribute `tool_spec`.
 
@@ -75,6 +77,7 @@ def tool(
             the agent says. An `idempotent` tool whose worker died is simply called again.
         isolation: `process` runs each call in a process that is killed at its timeout. The function must be
             one of a module, so that the process can import it.
+        spill: a longer result is kept whole, up to 1 MB, and the agent gets a tool `read_result` for it.
 
     Raises:
         TypeError: for a parameter without a usable annotation.
@@ -101,6 +104,7 @@ def tool(
             context_params=context_params,
             on_unknown=_check_on_unknown(tool_name, on_unknown),
             isolation=isolation,
+            spill=spill,
         )
         func.tool_spec = spec  # type: ignore[attr-defined]
         return func

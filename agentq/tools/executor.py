@@ -166,7 +166,15 @@ class _StepCalls:
         if call.spec.side_effect:
             failpoint("effect.after_begin")
         started = time.monotonic()
-        running = Running(call, started, ctx.children, len(self.results), self.journal)
+        running = Running(
+            call,
+            started,
+            ctx.children,
+            len(self.results),
+            self.journal,
+            shelf=ctx.shelf,
+            name=planned.id or call.signature,
+        )
         try:
             running.start(invocation(call, ctx))
         except TooManyThreadsError as error:

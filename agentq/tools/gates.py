@@ -106,7 +106,7 @@ def _exists(registry: ToolRegistry, name: str, allowlist: Sequence[str] | None) 
     spec = registry.get(name)
     if spec is None:
         return ToolResult.failure("no_such_tool", f"There is no such tool. The tools are: {names}.")
-    if allowlist is not None and name not in allowlist:
+    if not registry.allows(name, allowlist):
         return ToolResult.failure(
             "not_allowed", f"This is not allowed here. The tools you may use are: {names}."
         )

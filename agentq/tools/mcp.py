@@ -180,6 +180,7 @@ class MCPServer:
             and (repeats if self.idempotent is None else _matches(tool.name, self.idempotent)),
             timeout_s=self.timeout_s,
             max_result_chars=self.max_result_chars,
+            spill=self.spill,
         )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from agentq.tools.readresult import READ_RESULT
 from agentq.tools.spec import ToolSpec
 
 log = logging.getLogger("agentq.tools")
@@ -33,7 +34,10 @@ class ToolSource(Protocol):
 
 
 class ToolRegistry:
-    """A set of tools. Give it functions that are decorated with `@tool`, specs, or sources as `MCPServer`."""
+    """A set of tools. Give it functions that are decorated with `@tool`, specs, or sources as `MCPServer`.
+
+    When one of them has its long results kept (`spill`), `read_result` is one more of them.
+    """
 
     def __init__(self, tools: Iterable[Callable[..., Any] | ToolSpec | ToolSource] = ()) -> None:
         self._specs: dict[str, ToolSpec] = {}
@@ -79,6 +83,12 @@ class ToolRegistry:
         """The tool of this name, if this process knows it without asking a source."""
         return self._merged([source.known() or () for source in self._sources]).get(name)
 
+    def allows(self, name: str, allowlist: Sequence[str] | None) -> bool:
+        """Whether a tool may be used: it is on the list, or reads what one on the list has had kept."""
+        if allowlist is None or name in allowlist:
+            return True
+        return any(spec.name == name for spec in self.visible(allowlist))
+
     def get(self, name: str) -> ToolSpec | None:
         """The tool of this name, or None.
 
@@ -86,6 +96,11 @@ class ToolRegistry:
             UnavailableError: when a source that may have it cannot be reached.
         """
         return self._specs.get(name) or self._all().get(name)
+
+    def _has_reader(self, found: Mapping[str, ToolSpec], allowlist: Sequence[str] | None) -> bool:
+        return found.get(READ_RESULT.name) is READ_RESULT and any(
+            spec.spill for spec in found.values() if allowlist is None or spec.name in allowlist
+        )
 
     def names(self) -> list[str]:
         """All names, sorted.
@@ -102,7 +117,10 @@ class ToolRegistry:
             UnavailableError: when a source cannot be reached.
         """
         found = self._all()
-        return [found[name] for name in sorted(found) if allowlist is None or name in allowlist]
+        seen = {name for name in found if allowlist is None or name in allowlist}
+        if self._has_reader(found, allowlist):
+            seen.add(READ_RESULT.name)
+        return [found[name] for name in sorted(seen)]
 
     def _all(self) -> dict[str, ToolSpec]:
         return self._merged([source.specs() for source in self._sources])
@@ -115,6 +133,8 @@ class ToolRegistry:
                 if found.setdefault(spec.name, spec) is not spec and spec.name not in self._left_out:
                     self._left_out.add(spec.name)
                     log.warning("tool_left_out tool=%s why=another one has the name", spec.name)
+        if any(spec.spill for spec in found.values()):
+            found.setdefault(READ_RESULT.name, READ_RESULT)
         return found
 
     def __len__(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +19,12 @@ from agentq.tools.endings import NotStartedError, OutOfTimeError, ToolFailedErro
 from agentq.tools.gates import Admitted
 from agentq.tools.journal import Journal
 from agentq.tools.processes import KILL_SECONDS
-from agentq.tools.result import ToolResult, cut, described, excerpt_of
+from agentq.tools.result import Excerpt, ToolResult, cut, described, excerpt_of
+from agentq.tools.shelf import Shelf, spilled
 from agentq.tools.spec import ToolSpec
 from agentq.tools.threads import TOOL_THREADS
+
+log = logging.getLogger("agentq.tools")
 
 _HAND_OVER_SECONDS = 5.0
 """A thread that has its result passes it on within less."""
@@ -36,8 +40,13 @@ class Running:
         children: Children | None,
         position: int,
         journal: Journal | None,
+        *,
+        shelf: Shelf | None = None,
+        name: str = "",
     ) -> None:
         self.call = call
+        self._shelf = shelf
+        self._name = name  # tells it from all other calls of the run
         self.children = children
         self._started = started
         self._position = position
@@ -73,8 +82,7 @@ class Running:
         except BaseException as error:  # noqa: BLE001 - a tool may raise anything
             result = _failed(spec, error)
         else:
-            shown = excerpt_of(value)
-            result = ToolResult(True, cut(shown.text, spec.max_result_chars, chars=shown.chars), raw=value)
+            result = ToolResult(True, self._content(excerpt_of(value)), raw=value)
         result = clean(result, self.elapsed_ms)
         with self._guard:
             self._returned = True
@@ -83,6 +91,16 @@ class Running:
             # Nobody waits for it any more, but it is a fact.
             self.note(result, late=True)
         return result
+
+    def _content(self, shown: Excerpt) -> str:
+        spec, content = self.call.spec, None
+        if spec.spill and self._shelf is not None and shown.chars > spec.max_result_chars:
+            try:
+                content = spilled(shown.text, shown.chars, spec.max_result_chars, self._shelf, self._name)
+            except Exception:
+                # The tool has acted: that its result cannot be kept must not turn that into an error.
+                log.exception("result_not_kept tool=%s", spec.name)
+        return cut(shown.text, spec.max_result_chars, chars=shown.chars) if content is None else content
 
     def wait(self) -> ToolResult | None:
         """Its result, or None when its time is over before there is one."""

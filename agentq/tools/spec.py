@@ -43,6 +43,8 @@ class ToolSpec:
     """Where `fn` runs. In a process, it is killed at its timeout."""
     check: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     """Without an `args_model`: what is wrong with arguments, each problem in a few words."""
+    spill: bool = False
+    """A result that is longer than `max_result_chars` is kept whole, for `read_result`."""
 
     @property
     def is_read_only(self) -> bool:

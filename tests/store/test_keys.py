@@ -40,6 +40,7 @@ def end(store: Store, run_id: str, ending: str) -> None:
     """Bring a run to this end, with money in its books."""
     lease = claim_run(store, run_id).lease
     reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
+    store.results.keep(lease, "r0123456789", "long", most=1, most_bytes=9)
     settle = Settlement(f"{lease.fence}:1", "settle", 5, 5)
     match ending:
         case "finished":
@@ -167,6 +168,7 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     reserve(store, lease, 1, usd=7, tokens=7, escrow_usd=3, escrow_tokens=3)
     effect = Effect(lease, "c1", "pay:0123456789abcdef", once=True)
     assert store.effects.begin(effect, retry=False, reads={}) == ("GO", "")
+    assert store.results.keep(lease, "r0123456789", "long", most=1, most_bytes=9) == "OK"
     happened.append(seen(store))
     calls = [{"id": "c1"}, {"id": "c2"}]
     store.runs.commit_wait(lease, DELTA, None, calls, 60_000, fields={"on_expired": "tell"})

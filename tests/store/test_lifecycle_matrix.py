@@ -151,6 +151,7 @@ SCRIPTS: dict[str, Callable[[Store, Lease], object]] = {
     "effect_done": lambda store, lease: store.effects.done(
         effect(lease), "[]", late=False, event="[]", content=None
     ),
+    "result_keep": lambda store, lease: store.results.keep(lease, "r1", "x", most=1, most_bytes=1),
     "approval_decide": lambda store, lease: store.approvals.decide([Wanted("r1", "c1", "approve", "me")]),
     "run_rescue": rescue,
     "tick of one that is not paused any more": resumed_batch,

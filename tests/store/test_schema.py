@@ -111,6 +111,7 @@ BY_WORKERS = {
     "budget_wake",
     "effect_begin",
     "effect_done",
+    "result_keep",
     "lease_renew",
     "run_leave_hint",
     "run_rescue",

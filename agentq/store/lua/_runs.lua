@@ -1,5 +1,6 @@
 -- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger, _reservations and _parking.
-local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers', ':effects', ':decisions'}
+local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers', ':effects', ':decisions',
+  ':kept'}
 local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
 
 -- An account and what the checkpoint says of it come and go together.

@@ -11,7 +11,8 @@
 --      11 n, then n fields and values of the run's hash   then messages: count and items
 --         the hint to push: count 0 or 2, queue key and message
 --         of a child: count 2, its parent and the fence of the step that starts it or ''
---         and last, of a fork: events of its trace, results that answer equal calls, and decisions: count and items
+--         of a fork: events of its trace, results that answer equal calls, and decisions: count and items
+--         and last, of one that continues a conversation: its long results, reference and text: count and items
 -- REPLY {"CREATED", run} | {"EXISTS", run} | {"CONFLICT", run}
 --       | {"ORPHAN", state of the parent or ''} (it is not live) | {"STALE"} (the step is somebody else's by now)
 --       | {"SCHEMA", version} (the state is newer than this script)
@@ -37,7 +38,9 @@ parent, at = take(at)
 events, at = take(at)
 local cached
 cached, at = take(at)
-local decisions = take(at)
+local decisions
+decisions, at = take(at)
+local kept = take(at)
 local siblings = parent[1] and run_key(parent[1]) .. ':children'
 if custom ~= '' then
   local known
@@ -71,6 +74,7 @@ for i = 1, #messages do redis.call('RPUSH', run .. ':msgs', messages[i]) end
 for i = 1, #events do redis.call('RPUSH', run .. ':trace', events[i]) end
 for i = 1, #cached, 2 do redis.call('HSET', run .. ':cache', cached[i], cached[i + 1]) end
 for i = 1, #decisions, 2 do redis.call('HSET', run .. ':decisions', decisions[i], decisions[i + 1]) end
+for i = 1, #kept, 2 do redis.call('HSET', run .. ':kept', kept[i], kept[i + 1]) end
 if usd_limit then redis.call('HSET', scope_key('run:' .. id), 'ul', usd_limit) end
 if token_limit then redis.call('HSET', scope_key('run:' .. id), 'tl', token_limit) end
 if siblings then
