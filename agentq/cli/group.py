@@ -31,6 +31,7 @@ VERBS = {
     "budget": "Money: show, set, topup, freeze, unfreeze, winddown, charge, adjust.",
     "ledger": "The ledger's books: verify, export.",
     "prices": "What models cost: list, check, import, diff.",
+    "limits": "Rate limits of providers, as found by the fleet: list, resume.",
     "approvals": "Calls that wait for a person: list, show, approve, deny.",
     "cancel": "Cancel a run, or what is left of a batch.",
     "pause": "Start nothing of a run or a batch any more.",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 1_000
 """So many live runs of a batch are looked at."""
-_LEFT = "waits for a worker"
-"""How the last error of a run begins that was left to workers that know its agent, or have its definition."""
+_LEFT = ("waits for a worker", "waits for the rate limit", "waits until there is quota")
+"""How the last error of a run begins that was left to other workers, or has no room at its provider."""
 _PAUSED = "waits for a person, paused: once decided it goes on by agentq resume only"
 
 

@@ -164,6 +164,8 @@ class Settlement:
     how: str
     usd: int = 0
     tokens: int = 0
+    pace: str = ""
+    """Of a call that shares a rate limit: its lane, the tokens taken from it, used, and written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,74 @@ class Granted:
     usd: int
     tokens: int
     output_tokens: int = 0
+    lane: str = ""
+    """Of a call that shares a rate limit; `lane_tokens` were taken from it."""
+    lane_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a call asks of the rate limit that it shares.
+
+    `lane` is provider, account and model, without spaces: `openai:1f0c93ab:gpt-5-mini`. `input_tokens` is
+    what it is expected to read.
+    """
+
+    lane: str
+    input_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Room for one call: so many tokens were taken from the lane, for this caller."""
+
+    caller: str
+    lane: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """No room in a lane for now: ask again in `wait_ms`.
+
+    `why` is pace (others go first), limited (the provider has refused somebody) or quota (its account is
+    empty).
+    """
+
+    lane: str
+    wait_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a provider says of one of its limits; None for what it does not say."""
+
+    limit: int | None = None
+    remaining: int | None = None
+    reset_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecord:
+    """A lane as it stands. Rates are a minute; None while they are not known."""
+
+    name: str
+    account: str
+    model: str
+    requests_a_minute: int | None
+    tokens_a_minute: int | None
+    is_named: bool
+    """The provider says them itself."""
+    waiting: int
+    """How many calls wait for room."""
+    wait_ms: int
+    """How long all wait after a refusal."""
+    taken: int
+    refused: int
+    stopped: str | None = None
+    """What the provider said when its account was empty."""
+    stopped_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

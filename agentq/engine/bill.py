@@ -21,4 +21,9 @@ def settle(
     # A provider that says nothing is taken at the worst case, and the books say that nobody counted.
     how = "settle" if is_counted(result) else "estimate"
     counted, cost = reply_bill(agent, result, usd=granted.usd, tokens=granted.tokens)
-    return counted, cost, Settlement(granted.reservation, how, cost or 0, counted.usage.total_tokens)
+    used = counted.usage
+    pace = f"{granted.lane} {granted.lane_tokens} {used.total_tokens} {used.output_tokens}"
+    settlement = Settlement(
+        granted.reservation, how, cost or 0, used.total_tokens, pace if granted.lane else ""
+    )
+    return counted, cost, settlement

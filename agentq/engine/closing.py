@@ -57,10 +57,12 @@ def _money(step: Step, request: ChatRequest) -> tuple[Granted | Denied | None, b
     kept = {"head": step.delta().head} | ({"stop_scope": step.stop_scope} if step.stop_scope else {})
     step.unsent = Settlement(step.ledger.reservation(step.lease, step.requests + 1), "restore")
     step.hold.flight = step.unsent
-    answer = step.ledger.convert(step.lease, step.requests + 1, park_ms=step.bench.park_ms, fields=kept)
+    answer = step.ledger.convert(
+        step.lease, step.requests + 1, park_ms=step.bench.park_ms, fields=kept, pace=step.pace(request)
+    )
     if answer is None:
         fresh = closing_rungs(step.agent, step.thread, request)
-        return step.reserve(fresh, policy="close", fields=kept), False
+        return step.reserve(request, fresh, policy="close", fields=kept), False
     granted = step.granted(answer)
     failpoint("step.after_convert")
     return granted, True

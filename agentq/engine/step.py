@@ -29,7 +29,7 @@ from agentq.agent.loop import (
     is_overflow,
     next_action,
 )
-from agentq.agent.request import RUNGS, call_rungs, capped, model_request
+from agentq.agent.request import RUNGS, call_rungs, capped, expected_input, model_request
 from agentq.agent.thread import pending_calls, step_calls
 from agentq.core.errors import StoreError, UnavailableError
 from agentq.core.failpoints import failpoint
@@ -41,6 +41,8 @@ from agentq.core.records import (
     Denied,
     Failure,
     Granted,
+    Pace,
+    Paced,
     Parked,
     Recovering,
     Settlement,
@@ -62,10 +64,12 @@ from agentq.engine.failure import (
     spread,
 )
 from agentq.engine.leases import Hold, LeaseLostError
+from agentq.engine.pacing import tell_failure, tell_limits, wait
 from agentq.engine.repairing import repair
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
 from agentq.provider.client import named
+from agentq.provider.errors import LLMError
 from agentq.provider.types import ChatRequest, ChatResult
 from agentq.store.watch import GRACE_MS
 from agentq.tools import call_signature
@@ -279,7 +283,7 @@ class Step:
             request: the call.
             rungs: its so many largest sizes.
         """
-        granted = self.reserve(rungs(1), smaller=lambda: rungs(RUNGS)[1:])
+        granted = self.reserve(request, rungs(1), smaller=lambda: rungs(RUNGS)[1:])
         if not isinstance(granted, Granted):
             if isinstance(granted, Denied):
                 close(self, self.stopped_by(granted.scope, granted.unit))
@@ -296,6 +300,7 @@ class Step:
 
     def reserve(
         self,
+        request: ChatRequest,
         rungs: Sequence[Rung],
         *,
         smaller: Callable[[], Sequence[Rung]] | None = None,
@@ -305,7 +310,8 @@ class Step:
         """Money for a request, and for a later closing turn; None when the step is over without it.
 
         Args:
-            rungs: the sizes to which the request may be cut.
+            request: the call.
+            rungs: the sizes to which it may be cut.
             smaller: further ones, asked for when there is no money for these.
             policy: what a dry scope means, in place of what the run was submitted with.
             fields: what the run keeps of this step when it is parked.
@@ -322,12 +328,21 @@ class Step:
             catalogue=self.agent.catalogue,
             park_ms=self.bench.park_ms,
             fields=fields,
+            pace=self.pace(request),
         )
         if isinstance(answer, Denied):
             return answer
         return self.granted(answer)
 
-    def granted(self, answer: Granted | Parked | Recovering | str) -> Granted | None:
+    def pace(self, request: ChatRequest) -> Pace | None:
+        """The rate limit that a call of this model shares; None for a model that has none."""
+        try:
+            lane: str | None = getattr(self.link, "lane", None)
+        except LLMError:
+            return None  # without a key there is no account; the call itself says so
+        return None if lane is None else Pace(lane, expected_input(self.agent, self.thread, request))
+
+    def granted(self, answer: Granted | Parked | Recovering | Paced | str) -> Granted | None:
         """The reservation, or None when the run waits for money or for the ledger.
 
         Raises:
@@ -349,6 +364,8 @@ class Step:
                 delay_ms = max(RECOVERING_DELAY_MS, until_ms - self.now_ms())
                 head = self.delta().head if self.thread.closing else None
                 self.runs.release(self.lease, delay_ms=spread(delay_ms), head=head, scope=self.stop_scope)
+            case Paced():
+                wait(self, answer)
             case refusal:
                 raise LeaseLostError(f"the ledger answered {refusal}")
         return None
@@ -374,12 +391,15 @@ class Step:
         if self.link is not self.chain.links[0]:
             self.thread.record("fallback", f"{named(self.chain.links[0])} to {named(self.link)}", ok=False)
         try:
-            return complete(self.link, request, seconds)
+            result = complete(self.link, request, seconds)
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome of the call
+            tell_failure(self.bench.store.governor, granted, error)
             log.warning(
                 "call_failed run=%s reservation=%s error=%r", self.lease.run_id, granted.reservation, error
             )
             return error
+        tell_limits(self.bench.store.governor, granted, result)
+        return result
 
     def failed(self, error: Exception, granted: Granted) -> None:
         """Close the reservation of a failed call, then try again later or end the run."""

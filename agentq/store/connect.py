@@ -19,6 +19,7 @@ from agentq.store.audit import Audit
 from agentq.store.batches import Batches
 from agentq.store.control import Control
 from agentq.store.effects import Effects
+from agentq.store.governor import Governor
 from agentq.store.journal import Journal
 from agentq.store.keys import Keys
 from agentq.store.ledger import RECOVER_MS, Ledger
@@ -49,6 +50,7 @@ class Store:
     approvals: Approvals
     control: Control
     results: Results
+    governor: Governor
 
     def ping(self) -> None:
         """Return when the server answers.
@@ -138,6 +140,7 @@ def connect(
         approvals=Approvals(client, keys, scripts),
         control=Control(client, keys, scripts),
         results=Results(client, keys, scripts),
+        governor=Governor(client, keys, scripts),
     )
 
 

@@ -63,6 +63,13 @@ all that it has started.
     batch:<b>:open       set     runs that have not ended                      empty when the batch is over
     batches              zset    batch → created (ms)                          stays, entries leave
     ids:<t>:<custom_id>  string  "content_hash run" of a single run            retention of the run
+    lane:<lane>          hash    at mark until fails back score call output    a day after its last call
+                                 book booked hold next turn taken refused kept
+                                 · r_ and t_: rate level cap size cut lack n
+    line:<lane>          zset    who waits for room → since when (ms)          a day after the last
+    waits:<lane>         zset    who waits for room → when he asks again (ms)  a day after the last
+    account:<account>    hash    since why lane probe prober: it has no quota  a day, or its next answer
+    lanes                zset    lane → its last use (ms)                      a day after the last
     workers              zset    worker process → alive until (ms)             stays, entries leave
     schemas              hash    worker process → newest form of the state     stays, entries leave
                                  that it understands
@@ -150,6 +157,23 @@ class Keys:
     def limited(self) -> str:
         """The agents, models and keys that have a limit."""
         return f"{self.prefix}limited"
+
+    @property
+    def lanes(self) -> str:
+        """The names of all lanes."""
+        return f"{self.prefix}lanes"
+
+    def lane(self, lane: str) -> str:
+        """The rates and buckets of a lane: `provider:account:model`."""
+        return f"{self.prefix}lane:{lane}"
+
+    def waits(self, lane: str) -> str:
+        """Who waits for room in a lane."""
+        return f"{self.prefix}waits:{lane}"
+
+    def account(self, account: str) -> str:
+        """Why nobody calls a provider's account: `provider:account`."""
+        return f"{self.prefix}account:{account}"
 
     def operation(self, operation: str) -> str:
         """The reply to an operator's command."""

@@ -17,6 +17,8 @@ from agentq.core.records import (
     Denied,
     Granted,
     Lease,
+    Pace,
+    Paced,
     Parked,
     Recovering,
     Settlement,
@@ -99,7 +101,8 @@ class Ledger:
         catalogue: str = "",
         park_ms: int = PARK_MS,
         fields: Mapping[str, str] | None = None,
-    ) -> Granted | Denied | Parked | Recovering | Refusal:
+        pace: Pace | None = None,
+    ) -> Granted | Denied | Parked | Recovering | Paced | Refusal:
         """Set one request's worst case aside and set the run's escrow, in every scope of the run or in none.
 
         Args:
@@ -113,6 +116,7 @@ class Ledger:
             catalogue: the hash of the prices that the worst case was computed with.
             park_ms: how long the run may be parked, all its times together.
             fields: written into the run's hash when it is parked.
+            pace: the rate limit that the call shares: asked once there is money, before any is set aside.
         """
         process, acknowledged = self.operations.current()
         flat: list[Arg] = []
@@ -132,6 +136,7 @@ class Ledger:
             len(flat),
             *flat,
             int(smaller is not None),
+            *_paced(pace),
         )
         match reply:
             case ["SMALLER"] if smaller is not None:
@@ -143,35 +148,54 @@ class Ledger:
                     catalogue=catalogue,
                     park_ms=park_ms,
                     fields=fields,
+                    pace=pace,
                 )
-            case ["OK", reservation, place, number]:
+            case ["OK", reservation, place, number, taken]:
                 size = sizes[int(place) - 1]
                 self._acknowledge(int(number), lease, reservation, size.usd, size.tokens)
-                return Granted(reservation, size.usd, size.tokens, size.output_tokens)
+                return Granted(reservation, size.usd, size.tokens, size.output_tokens, *_lane_of(pace, taken))
             case ["DENIED", scope, unit, kind, admitted]:
                 return Denied(scope, unit, kind, admitted=admitted == "1")
             case _:
-                return self._turned_away("budget_reserve", reply)
+                return self._turned_away("budget_reserve", reply, pace)
 
     def convert(
-        self, lease: Lease, n: int, *, park_ms: int = PARK_MS, fields: Mapping[str, str] | None = None
-    ) -> Granted | Parked | Recovering | Refusal | None:
+        self,
+        lease: Lease,
+        n: int,
+        *,
+        park_ms: int = PARK_MS,
+        fields: Mapping[str, str] | None = None,
+        pace: Pace | None = None,
+    ) -> Granted | Parked | Recovering | Paced | Refusal | None:
         """Make the run's escrow the reservation of its closing turn; None when it has no escrow left."""
         process, acknowledged = self.operations.current()
         reply = self._scripts.call(
-            "budget_convert", lease.run_id, lease.fence, n, process, acknowledged, park_ms, *_counted(fields)
+            "budget_convert",
+            lease.run_id,
+            lease.fence,
+            n,
+            process,
+            acknowledged,
+            park_ms,
+            *_counted(fields),
+            *_paced(pace),
         )
         match reply:
-            case ["OK", reservation, usd, tokens, output_tokens, number]:
+            case ["OK", reservation, usd, tokens, output_tokens, number, taken]:
                 self._acknowledge(int(number), lease, reservation, int(usd), int(tokens))
-                return Granted(reservation, int(usd), int(tokens), int(output_tokens))
+                return Granted(reservation, int(usd), int(tokens), int(output_tokens), *_lane_of(pace, taken))
             case ["NONE"]:
                 return None
             case _:
-                return self._turned_away("budget_convert", reply)
+                return self._turned_away("budget_convert", reply, pace)
 
-    def _turned_away(self, name: str, reply: list[object]) -> Parked | Recovering | Refusal:
+    def _turned_away(
+        self, name: str, reply: list[object], pace: Pace | None
+    ) -> Parked | Recovering | Paced | Refusal:
         match reply:
+            case ["PACED", wait_ms, str(why)] if pace is not None:
+                return Paced(pace.lane, int(str(wait_ms)), why)
             case ["PARKED", str(scope), str(unit), str(kind)]:
                 return Parked(scope, unit, kind)
             case ["RECOVERING", until]:
@@ -457,6 +481,14 @@ def _said(unit: str, limit: str) -> str:
 
 def _by(actor: Actor) -> tuple[str, str, str]:
     return actor.operation, actor.by, actor.reason
+
+
+def _paced(pace: Pace | None) -> list[Arg]:
+    return [] if pace is None else [pace.lane, pace.input_tokens]
+
+
+def _lane_of(pace: Pace | None, taken: str) -> tuple[str, int]:
+    return ("", 0) if pace is None else (pace.lane, int(taken))
 
 
 def _counted(fields: Mapping[str, str] | None) -> list[Arg]:

@@ -27,7 +27,7 @@ _RULES = tuple(
         (r"(?:scope|checkpoint):(batch:[^:]+?)(?:@day|@month)?", _GROUP),
         (r"(?:scope|checkpoint|parked):.+", STAYS),
         (r"ids:.+", NAMED),
-        (r"op:.+|reasserted", NOBODY),
+        (r"op:.+|reasserted|lanes|(?:lane|line|waits|account):.+", NOBODY),
         (r"mq:.+", STAYS),  # Celery's: see Keys.broker_prefix
     )
 )

@@ -403,6 +403,7 @@ class Runs(RunReads):
             *cached,
             *_pushed(hint),
             *awaited,
+            *([f"pace:{closing.pace}"] if closing.pace else []),
         )
         return self._booked(lease, settlement, _answer("step_commit", reply))
 

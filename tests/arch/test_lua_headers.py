@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "agentq/store/lua"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if not path.name.startswith("_"))
-PARTS = ("base", "ledger", "reservations", "fit", "parking", "runs", "cancelling", "operator")
+PARTS = ("base", "ledger", "reservations", "fit", "parking", "runs", "cancelling", "operator", "governor")
 """In the order in which they stand in front of a script."""
 SECTIONS = ("KEYS", "ARGV", "REPLY")
 

@@ -77,7 +77,7 @@ def test_the_output_is_an_instance_where_the_agent_is_known_and_json_elsewhere(r
     run = rig.submit()
     rig.drain()
     value = {"title": "broken", "priority": 2}
-    assert Run(rig.store, run, rig.agents).result().output == Ticket(**value)
+    assert Run(rig.store, run, rig.agents).result().output == Ticket.model_validate(value)
     assert Run(rig.store, run).result().output == value
     assert result_line(Run(rig.store, run, rig.agents).result())["agentq"]["output"] == value
     assert result_line(Run(rig.store, run).result())["agentq"]["output"] == value

@@ -19,10 +19,8 @@ from pathlib import Path
 
 import click
 import httpx
-from agentq.provider.anthropic import Anthropic
-from agentq.provider.openai_chat import OpenAIChat
-from agentq.provider.openai_responses import OpenAIResponses
 
+from agentq.provider.anthropic import Anthropic
 from agentq.provider.errors import (
     AuthError,
     ContextOverflow,
@@ -32,6 +30,8 @@ from agentq.provider.errors import (
     TransientError,
 )
 from agentq.provider.httpmodel import HttpModel
+from agentq.provider.openai_chat import OpenAIChat
+from agentq.provider.openai_responses import OpenAIResponses
 from agentq.provider.types import ChatRequest, ChatResult, Message, Role, ToolCall
 
 HERE = Path(__file__).parent
@@ -39,9 +39,9 @@ HOME = HERE.parents[1] / ".interop"
 KEY = "sk-interop-0f9d2c41b7e84aa6"
 # The proxy's extra names packages that not every index has; these are what it starts with.
 PACKAGES = (
-    "litellm==1.110.2", "litellm-proxy-extras", "fastapi", "uvicorn", "uvloop", "backoff", "orjson", "apscheduler",
-    "email-validator", "python-multipart", "pyyaml", "gunicorn", "cryptography", "pyjwt", "websockets", "rich",
-    "redis", "semver", "expression", "fastapi-sso", "mcp", "soundfile", "pynacl",
+    "litellm==1.110.2", "litellm-proxy-extras", "fastapi", "uvicorn", "uvloop", "backoff", "orjson",
+    "apscheduler", "email-validator", "python-multipart", "pyyaml", "gunicorn", "cryptography", "pyjwt",
+    "websockets", "rich", "redis", "semver", "expression", "fastapi-sso", "mcp", "soundfile", "pynacl",
 )  # fmt: skip
 START_SECONDS = 120
 
@@ -65,7 +65,8 @@ AFTER_A_CALL = replace(
         Message(Role.ASSISTANT, "", tool_calls=(ToolCall("call_1", "get_order", '{"order_id": "7"}'),)),
         Message(
             Role.TOOL,
-            '{"tool_call_id": "call_1", "tool": "get_order", "ok": true, "error_code": null, "content": "sent"}',
+            '{"tool_call_id": "call_1", "tool": "get_order", "ok": true, "error_code": null, '
+            '"content": "sent"}',
             tool_call_id="call_1",
         ),
     ),
@@ -115,9 +116,12 @@ CASES = (
         replace(AFTER_A_CALL, tools=(), tool_choice="none"),
         lambda r: "hello" in r.text,
     ),
-    Case("too many requests", "limited", HELLO, raises=(RateLimited,)),
+    # Its mock errors are answers where it is asked for responses.
+    Case("too many requests", "limited", HELLO, raises=(RateLimited,), dialects=(OpenAIChat, Anthropic)),
     Case("a prompt that is too long", "overflows", HELLO, raises=(ContextOverflow,), dialects=(OpenAIChat,)),
-    Case("a failure of the server", "breaks", HELLO, raises=(TransientError,)),
+    Case(
+        "a failure of the server", "breaks", HELLO, raises=(TransientError,), dialects=(OpenAIChat, Anthropic)
+    ),
     Case("a model that it does not have", "absent", HELLO, raises=(InvalidRequest, AuthError)),
 )
 

@@ -258,8 +258,8 @@ LEDGER = (
     Mutant(
         "a settle wakes nobody",
         f"{LUA}/step_commit.lua",
-        "ARGV[8], usd, tokens) then wake(scopes) end",
-        "ARGV[8], usd, tokens) then scopes = scopes end",
+        "ARGV[8], usd, tokens) then\n  wake(scopes)",
+        "ARGV[8], usd, tokens) then\n  scopes = scopes",
         (RULES,),
     ),
     Mutant(

@@ -88,7 +88,7 @@ def sent(server: FakeProvider) -> list[dict[str, Any]]:
 
 
 def kinds(server: FakeProvider) -> list[str]:
-    return [item.get("type", item.get("role")) for item in sent(server)]
+    return [str(item.get("type", item.get("role"))) for item in sent(server)]
 
 
 def test_without_any_quirk_a_run_goes_over_several_turns(server, model) -> None:

@@ -90,7 +90,8 @@ def test_each_turn_goes_back_byte_for_byte(conversation) -> None:
     for i in range(TURNS):
         for item in output_of(i):
             forms = (
-                json.dumps(item, separators=(",", ":"), ensure_ascii=ascii_only) for ascii_only in (1, 0)
+                json.dumps(item, separators=(",", ":"), ensure_ascii=ascii_only)
+                for ascii_only in (True, False)
             )
             assert any(form in raw for form in forms)
 

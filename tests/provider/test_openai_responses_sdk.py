@@ -104,7 +104,8 @@ def theirs(ask: Callable[[openai.OpenAI], Any]) -> dict[str, Any]:
 def played(body: dict[str, Any]) -> tuple[openai.OpenAI, Played]:
     """The SDK on a server that answers with this body, and what it sends."""
     transport = Played(body)
-    return openai.OpenAI(http_client=httpx.Client(transport=transport), max_retries=0), transport
+    http: Any = httpx.Client(transport=transport)  # typed for httpx2, which has the same methods
+    return openai.OpenAI(http_client=http, max_retries=0), transport
 
 
 def result_of(body: dict[str, Any], model: str = "gpt-5", **request: Any) -> Any:

@@ -32,7 +32,7 @@ def lease(store: Store) -> Lease:
 
 def test_the_whole_escrow_becomes_a_reservation(store: Store, lease: Lease):
     reply = twice(store, "budget_convert", "r1", lease.fence, 1, "me", 0, 60_000, 0)
-    assert reply == ["OK", f"{lease.fence}:1", "30", "3", "0", "1"]
+    assert reply == ["OK", f"{lease.fence}:1", "30", "3", "0", "1", "0"]
     assert money(store, "run:r1") == {"us": 70, "ts": 7, "ur": 30, "tr": 3}
     assert store.ledger.open_reservations("r1") == {f"{lease.fence}:1": (30, 3)}
     check_invariants(store, ["r1"])

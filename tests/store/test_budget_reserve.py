@@ -46,6 +46,7 @@ def test_a_reservation_stands_in_every_scope_of_the_run(store: Store, lease: Lea
         f"{lease.fence}:1",
         1,
         "1",
+        "0",
     ]
     for scope in SCOPES:
         assert money(store, scope) == {"ur": 70, "tr": 7, "ue": 30, "te": 3}

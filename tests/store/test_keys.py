@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentq.core.lifecycle import StopReason
-from agentq.core.records import Actor, Delta, Failure, Parked, Retrial, RunSpec, Settlement
+from agentq.core.records import Actor, Delta, Failure, Pace, Parked, Retrial, RunSpec, Settlement
 from agentq.store import Store, keys
 from agentq.store.approvals import Wanted
 from agentq.store.effects import Effect
@@ -92,6 +92,11 @@ def everything(store: Store) -> list[str]:
     due(store)
     call(store, "ledger_fold", 10, 20)
     store.ledger.freeze("agent:b", actor=Actor("o3", "ann"))
+    for caller in range(20):
+        store.governor.take(f"c{caller}", Pace("openai:k1:gpt", 10), 10)
+    store.governor.hear_quota("openai:k1:gpt", "no money")
+    store.client.hset(store.keys.account("openai:k1"), "probe", 1)
+    store.governor.take("prober", Pace("openai:k1:gpt", 10), 10)
     # What a tick has not logged yet.
     store.ledger.book("agent:a", "charge", usd=1, actor=Actor("o4", "ann"))
     return runs
@@ -136,7 +141,7 @@ def table() -> dict[str, tuple[str, str]]:
 def row_of(rows: dict[str, tuple[str, str]], name: str) -> str:
     """The most special row for this key."""
     placeholders = {
-        r"<[rbt]>": "[^:]+", r"<(s|custom_id|list|scope|id)>": ".+", "<window>": "(day|month)",
+        r"<[rbt]>": "[^:]+", r"<(s|custom_id|list|scope|id|lane|account)>": ".+", "<window>": "(day|month)",
         "@day:<date>": r"@(day|month):[0-9-]+",
     }  # fmt: skip
 

@@ -104,6 +104,7 @@ BY_PEOPLE: dict[str, list[str | int]] = {
     "index_check": ["watch", 1, "r9"],
     "run_check": ["r1", 1, 1000],
     "ledger_mark": [7],
+    "governor_resume": ["openai:k", "ann"],
 }
 BY_WORKERS = {
     "budget_reserve",
@@ -112,6 +113,8 @@ BY_WORKERS = {
     "effect_begin",
     "effect_done",
     "result_keep",
+    "governor_hear",
+    "governor_take",
     "lease_renew",
     "run_leave_hint",
     "run_rescue",

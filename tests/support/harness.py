@@ -25,6 +25,7 @@ from agentq.core.records import (
     Denied,
     Granted,
     Lease,
+    Paced,
     Parked,
     Recovering,
     RunRecord,
@@ -122,7 +123,7 @@ def reserve(
     escrow_usd: int = 0,
     escrow_tokens: int = 0,
     policy: str = "deny",
-) -> Granted | Denied | Parked | Recovering | str:
+) -> Granted | Denied | Parked | Recovering | Paced | str:
     """Reserve a request of one size. By default a denial is told and the run is not parked."""
     size = Size(0, usd, tokens, escrow_usd, escrow_tokens)
     return store.ledger.reserve(lease, n, [size], policy=policy)

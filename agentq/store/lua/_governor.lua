@@ -13,18 +13,21 @@ local START_RATE, START_LOOK_MS = 4, 2000
 local BURST_S, LOOSE_S, OUTPUT_GUESS, OUTPUT_SHARE = 1, 4, 256, 0.1
 local WANTED_MS = 2000 -- a rate grows only while calls wait for it
 local GROWTH, FAST, FASTEST, STEADY_MS = 0.002, 0.08, 0.1, 20000
+local STEADY_CALLS, SLOWEST = 100, 10
 local WINDOW_MS, HOLD_MS = 20000, 1000
 local BACK, BELOW = 0.96, 0.98
 local LONGEST_MS, PROBE_MS = 120000, 600000
-local LOOK_MS, LOOK_EACH_MS, LATE_MS = 30000, 30, 20000
+local LOOK_MS, LOOK_EACH_MS, LATE_MS = 20000, 30, 20000
 local FULL = 0.95 -- of a bucket
+local TURN_MS = 1500
 local DENSE = 0.9 -- slots are given out this much too close, so that a rate that grows finds somebody who asks
 local DIMENSIONS = {'r', 't'}
-local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'output', 'booked', 'hold', 'next', 'turn', 'taken', 'refused', 'kept',
+local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'call', 'output', 'booked', 'hold', 'next', 'turn', 'taken', 'refused', 'kept',
   'r_rate', 'r_level', 'r_cap', 'r_size', 'r_cut', 'r_lack', 'r_n',
   't_rate', 't_level', 't_cap', 't_size', 't_cut', 't_lack', 't_n'}
 
 local function lane_key(lane) return P .. 'lane:' .. lane end
+local function line_key(lane) return P .. 'line:' .. lane end
 local function waits_key(lane) return P .. 'waits:' .. lane end
 -- A quota is that of a provider and key: all their models stop.
 local function account_key(lane) return P .. 'account:' .. (string.match(lane, '^([^:]*:[^:]*):') or lane) end
@@ -82,7 +85,11 @@ end
 local function growth_of(l, d, now, seconds)
   if is_new(l) then return 2 ^ seconds end
   local cut = l[d .. '_cut']
-  local pace = cut and GROWTH * 2 ^ math.min(10, math.max(0, now - cut - STEADY_MS) / 10000) or FAST
+  if not cut then return 1 + FAST * seconds end
+  -- Where calls are few, each refusal is a larger share of them: what takes 20 s elsewhere takes 100 calls.
+  local rate = math.min(l.r_rate, l.t_rate / (l.call or 1))
+  local slowly = math.max(1, math.min(SLOWEST, STEADY_CALLS / (rate * STEADY_MS / 1000)))
+  local pace = GROWTH / slowly * 2 ^ math.min(10, math.max(0, (now - cut) / STEADY_MS / slowly - 1) * 2)
   return 1 + math.min(FASTEST, pace) * seconds
 end
 
@@ -113,7 +120,7 @@ local function lacking(l, cost, spare, hold)
     local rate = l[d .. '_rate']
     if rate then
       local size = size_of(l, d)
-      local need = math.min(FULL * size, math.max(cost[d] + hold[d], is_tight(l, d) and spare * size or 0))
+      local need = math.min(FULL * size, math.max(cost[d] + hold[d], is_tight(l, d) and spare * size or spare * 2 * cost[d]))
       local wait = (need - l[d .. '_level']) / rate
       if wait > longest then longest, scarce = wait, d end
     end
@@ -121,35 +128,34 @@ local function lacking(l, cost, spare, hold)
   return longest, scarce
 end
 
--- When somebody is to ask again whose call may not go now, as a time in ms, and how long he is told to wait.
-local function queue(lane, l, id, now, due, cost, wait)
-  local waits, from = waits_key(lane), math.max(now, l['until'] or 0)
-  local others = redis.call('ZCARD', waits) - (due and 1 or 0)
-  local mean = {r = 1, t = l.r_n >= 1 and l.t_n / l.r_n or cost.t}
-  local each = 0
+-- How long somebody is told to wait whose call may not go now, and when that will be over: behind `place` others.
+local function put_off(lane, l, id, now, place, cost, wait)
+  local pause, mean, each = math.max(0, (l['until'] or 0) - now), {r = 1, t = l.call or cost.t}, 0
   for _, d in ipairs(DIMENSIONS) do
-    if l[d .. '_rate'] then each = math.max(each, 1000 * DENSE * mean[d] / l[d .. '_rate']) end
+    if l[d .. '_rate'] then each = math.max(each, 1000 * mean[d] / l[d .. '_rate']) end
   end
   l.turn = (l.turn + 0.618034) % 1
-  local slot
-  if is_new(l) then
-    slot = from + START_LOOK_MS * (0.1 + 0.9 * l.turn)
-  elseif due and due > from then
-    slot = due
-  elseif due then
-    -- It has had its turn: before all who have not, behind those who have.
-    slot = math.max(from + 1000 * wait, l.next or 0)
-    l.next = slot + each
-    if not l.book or l.book == id or now > l.booked then l.book, l.booked, l.hold = id, slot + 1500, cost.t end
-  else
-    local last = redis.call('ZREVRANGE', waits, 0, 0, 'WITHSCORES')[2]
-    slot = math.max(from + 1000 * wait, last and tonumber(last) + each or 0, from)
-  end
-  redis.call('ZADD', waits, int(math.ceil(slot)), id)
-  redis.call('PEXPIRE', waits, LANE_KEPT_MS)
-  local look = math.max(LOOK_MS, others * LOOK_EACH_MS)
-  local told = slot - now
+  local told = pause + 1000 * wait + DENSE * place * each
+  if is_new(l) then told = pause + START_LOOK_MS * (0.1 + 0.9 * l.turn) end
+  local look = math.max(LOOK_MS, place * LOOK_EACH_MS)
   if told > look then told = look * (0.5 + 0.5 * l.turn) end
+  return told, place * each
+end
+
+-- Who is waited for no longer leaves the line.
+local function prune(lane, now)
+  local gone = redis.call('ZRANGEBYSCORE', waits_key(lane), '-inf', int(now - LATE_MS), 'LIMIT', 0, 100)
+  if #gone > 0 then
+    redis.call('ZREM', waits_key(lane), unpack(gone))
+    redis.call('ZREM', line_key(lane), unpack(gone))
+  end
+end
+
+local function stay_in_line(lane, id, now, told)
+  redis.call('ZADD', line_key(lane), 'NX', int(now), id)
+  redis.call('ZADD', waits_key(lane), int(math.ceil(now + told)), id)
+  redis.call('PEXPIRE', line_key(lane), LANE_KEPT_MS)
+  redis.call('PEXPIRE', waits_key(lane), LANE_KEPT_MS)
   return math.max(1, math.ceil(told))
 end
 
@@ -158,30 +164,33 @@ local function take_lane(lane, id, input, cap)
   local now = now_ms()
   local l = read_lane(lane, now)
   pass_time(l, now)
-  local waits = waits_key(lane)
-  redis.call('ZREMRANGEBYSCORE', waits, '-inf', int(now - LATE_MS))
-  local due = tonumber(redis.call('ZSCORE', waits, id) or nil)
-  local others = redis.call('ZCARD', waits) - (due and 1 or 0)
+  prune(lane, now)
+  local place = redis.call('ZRANK', line_key(lane), id) or nil
+  local waited = place ~= nil
+  place = place or redis.call('ZCARD', line_key(lane))
   local cost = {r = 1, t = math.ceil(input + math.min(cap, l.output or OUTPUT_GUESS))}
   local stop = redis.call('HGET', account_key(lane), 'probe')
   if stop and now < tonumber(stop) then
     l.turn = (l.turn + 0.618034) % 1
-    local told = math.min(tonumber(stop) - now, math.max(LOOK_MS, others * LOOK_EACH_MS)) * (0.5 + 0.5 * l.turn)
-    redis.call('ZADD', waits, int(math.ceil(now + told)), id)
-    redis.call('PEXPIRE', waits, LANE_KEPT_MS)
+    local told = math.min(tonumber(stop) - now, math.max(LOOK_MS, place * LOOK_EACH_MS)) * (0.5 + 0.5 * l.turn)
+    told = stay_in_line(lane, id, now, told)
     write_lane(lane, l, now)
-    return nil, math.max(1, math.ceil(told)), 'quota'
+    return nil, told, 'quota'
   end
   local limited = now < (l['until'] or 0)
   local hold = {r = 0, t = 0}
   if l.book and l.book ~= id and now < l.booked then hold = {r = 1, t = l.hold} end
-  local in_turn = others == 0 or due and due <= now
+  local _, ahead_ms = put_off(lane, l, id, now, place, cost, 0)
+  local in_turn = ahead_ms <= TURN_MS
   local wait, scarce = lacking(l, cost, (in_turn or is_new(l)) and 0 or FULL, hold)
   if limited or scarce then
     for _, d in ipairs(DIMENSIONS) do
       if l[d .. '_rate'] and l[d .. '_level'] < 0.5 * size_of(l, d) then l[d .. '_lack'] = now end
     end
-    local told = queue(lane, l, id, now, due, cost, wait)
+    local told = stay_in_line(lane, id, now, (put_off(lane, l, id, now, place, cost, wait)))
+    if in_turn and not limited and not is_new(l) and (not l.book or l.book == id or now > l.booked) then
+      l.book, l.booked, l.hold = id, now + told + 1500, cost.t
+    end
     write_lane(lane, l, now)
     return nil, told, limited and 'limited' or 'pace'
   end
@@ -190,7 +199,11 @@ local function take_lane(lane, id, input, cap)
     l[d .. '_n'] = l[d .. '_n'] + cost[d]
   end
   l.taken = l.taken + 1
-  if due then redis.call('ZREM', waits, id) end
+  l.call = l.call and l.call + 0.05 * (cost.t - l.call) or cost.t
+  if waited then
+    redis.call('ZREM', line_key(lane), id)
+    redis.call('ZREM', waits_key(lane), id)
+  end
   if l.book == id then l.booked = 0 end
   if stop then redis.call('HSET', account_key(lane), 'probe', int(now + PROBE_MS), 'prober', id) end
   write_lane(lane, l, now)

@@ -1,12 +1,13 @@
 -- Turn the run's whole escrow into the reservation of its closing turn. Never refused for want of budget; while a scope is
 -- frozen the run is parked.
 --
--- USES  ledger reservations fit parking
+-- USES  ledger reservations fit parking governor
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
 --       4 the process that asks   5 the highest number of its reservations that was acknowledged before this was sent
---       6 ms in park at most   7 n, then n fields and values of the run's hash, written when it is parked
--- REPLY {"OK", reservation, usd, tokens, output cap, its number} | {"NONE"} (no escrow) | {"PARKED", scope, unit, kind}
+--       6 ms in park at most   7 n, then n fields and values of the run's hash, written when it is parked;
+--         last, of a call that shares a rate limit, its lane and the input tokens that are expected
+-- REPLY {"OK", reservation, usd, tokens, output cap, its number, tokens taken from its lane} | {"PACED", ms, why} | {"NONE"} (no escrow) | {"PARKED", scope, unit, kind}
 --       | {"RECOVERING", until ms} | {"CLOSED"} | {"STALE"} | {"NO_LEDGER"}
 --       | {"ROLLBACK", the highest number of the process that is known}
 -- FLAGS allow-oom
@@ -27,7 +28,7 @@ if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
 local of, number, counted = string.match(redis.call('HGET', run .. ':open', 'n') or '', '^(%S+) (%d+) %d+ (%d+)$')
 if of == fence and n <= tonumber(number) then
   local h = open_reservation(run, reservation)
-  if h then return {'OK', reservation, int(h.usd), int(h.tokens), h.cap or '0', counted} end
+  if h then return {'OK', reservation, int(h.usd), int(h.tokens), h.cap or '0', counted, '0'} end
   return {'CLOSED'}
 end
 if l[1] and tonumber(l[1]) > now_ms() then return {'RECOVERING', l[1]} end
@@ -43,6 +44,13 @@ for _, scope in ipairs(scopes) do
     return {'PARKED', scope, 'usd', 'frozen'}
   end
 end
+local _, after = take(7)
+local lane, lane_tokens = ARGV[after], 0
+if lane then
+  local found, wait, why = take_lane(lane, id, tonumber(ARGV[after + 1]), tonumber(h.cap) or 0)
+  if not found then return {'PACED', int(wait), why} end
+  lane_tokens = found
+end
 counted = int(known + 1)
 redis.call('HDEL', run .. ':open', 'escrow')
 redis.call('HSET', run .. ':open', reservation, int(h.usd) .. ' ' .. int(h.tokens) .. h.rest,
@@ -50,4 +58,4 @@ redis.call('HSET', run .. ':open', reservation, int(h.usd) .. ' ' .. int(h.token
 redis.call('HSET', LEDGER, mine, counted)
 post('convert', id .. ':' .. reservation, with(scopes, h.windows),
   {ur = h.usd, tr = h.tokens, ue = -h.usd, te = -h.tokens})
-return {'OK', reservation, int(h.usd), int(h.tokens), h.cap or '0', counted}
+return {'OK', reservation, int(h.usd), int(h.tokens), h.cap or '0', counted, int(lane_tokens)}

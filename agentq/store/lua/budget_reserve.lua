@@ -2,7 +2,7 @@
 -- that has to wait for money is parked here, so that no wake-up can come in between.
 -- The reservation's id is its operation id: a replay answers its present state, and only OK permits sending.
 --
--- USES  ledger fit
+-- USES  ledger fit governor
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
 --       4 the process that asks   5 the highest number of its reservations that was acknowledged before this was sent
@@ -10,9 +10,10 @@
 --       9 n, then n fields and values of the run's hash, written when it is parked
 --         then sizes, the largest first, count of numbers and for each: output cap, usd, tokens, escrow usd,
 --         escrow tokens (the escrow is set to this, not raised by it). A smaller one is taken when there is no money
---         for a larger one, never because calls in flight are in the way. Last 1 when there are smaller ones yet.
--- REPLY {"OK", reservation, the how-many-th size, from 1, its number} | {"DENIED", scope, unit, kind, 1 when the run has an escrow}
---       | {"SMALLER"} (these do not fit: ask again with all sizes) | {"PARKED", scope, unit, kind} | {"RECOVERING", until ms} | {"NO_LEDGER"} | {"CLOSED"} | {"STALE"}
+--         for a larger one, never because calls in flight are in the way. Then 1 when there are smaller ones yet;
+--         last, of a call that shares a rate limit, its lane and the input tokens that are expected
+-- REPLY {"OK", reservation, the how-many-th size, from 1, its number, tokens taken from its lane} | {"DENIED", scope, unit, kind, 1 when the run has an escrow}
+--       | {"PACED", ms, why} (there is money, but no room in its lane) | {"SMALLER"} (these do not fit: ask again with all sizes) | {"PARKED", scope, unit, kind} | {"RECOVERING", until ms} | {"NO_LEDGER"} | {"CLOSED"} | {"STALE"}
 --       | {"ROLLBACK", the highest number of the process that is known}
 local id, fence, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local run, open = run_key(id), run_key(id) .. ':open'
@@ -31,7 +32,7 @@ if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
 local h = redis.call('HMGET', open, 'n', 'escrow', reservation)
 local of, number, size, counted = string.match(h[1] or '', '^(%S+) (%d+) (%d+) (%d+)$')
 if of == fence and n <= tonumber(number) then
-  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size), counted} end
+  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size), counted, '0'} end
   return {'CLOSED'}
 end
 if l[2] and tonumber(l[2]) > now_ms() then return {'RECOVERING', l[2]} end
@@ -84,6 +85,13 @@ if a then
   return {'PARKED', a.list, unit, kind}
 end
 
+local lane, lane_tokens = ARGV[at + tonumber(ARGV[at]) + 2], 0
+if lane then
+  local cap = tonumber(ARGV[at + 5 * taken - 4])
+  local found, wait, why = take_lane(lane, id, tonumber(ARGV[at + tonumber(ARGV[at]) + 3]), cap)
+  if not found then return {'PACED', int(wait), why} end
+  lane_tokens = found
+end
 local windows = windows_text(accounts)
 local more = ARGV[7] ~= '' and {'c', ARGV[7]} or nil
 if admitted and windows ~= string.gsub(own.rest, '^ %d+', '') then
@@ -123,4 +131,4 @@ for _, account in ipairs(accounts) do
     redis.call('PEXPIREAT', scope_key(account.name), int(window_end(account.window) + WINDOW_KEPT_MS))
   end
 end
-return {'OK', reservation, taken, counted}
+return {'OK', reservation, taken, counted, int(lane_tokens)}

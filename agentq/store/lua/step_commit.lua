@@ -1,6 +1,6 @@
 -- Make part of a step final: thread, bill and progress move together, or only the bill when the fence is stale.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit parking runs governor
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id
 --       4 outcome: tools | continue | wait | gather | end   5 stop reason (end), the operation of this claim that must have
@@ -9,7 +9,8 @@
 --       7 reservation or ''   8 how it closes   9 usd   10 tokens
 --      11 n, then n fields and values of the run's hash   then messages, trace events, cached results: count and items,
 --         the hint to push (continue): count 0 or 2, queue key and message
---         and last, of a gather: the children that it waits for, then names of gathers and ms from now: count and items
+--         and last, of a gather: the children that it waits for, then names of gathers and ms from now: count and items;
+--         behind all, where the call shares a rate limit, `pace:` and its lane, tokens taken, used and written
 -- REPLY {"OK"} | {"CANCELLED"} (it ended as cancelled; the money is booked) | {"STALE"} (only the money is) | {"MISSING"}
 -- FLAGS allow-oom
 local id, fence, op, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -25,7 +26,11 @@ if f[3] == op then
 end
 local usd, tokens = amount(ARGV[9]), amount(ARGV[10])
 local now, scopes = now_ms(), scopes_in(f[8])
-if ARGV[7] ~= '' and close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) then wake(scopes) end
+if ARGV[7] ~= '' and close_reservation(id, run, scopes, ARGV[7], ARGV[8], usd, tokens) then
+  wake(scopes)
+  local lane, taken, used, written = string.match(ARGV[#ARGV], '^pace:(%S+) (%d+) (%d+) (%d+)$')
+  if lane then settle_lane(lane, id, tonumber(taken), tonumber(used), tonumber(written)) end
+end
 local refused = refusal(id, run, state, f[2], fence, op, now)
 if refused then return refused end
 -- The server was rolled back to before the reply was kept: what its tools gave would stand alone.
