@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import typing
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from agentq.tools.context import CallContext
+from agentq.tools.docstring import read_docstring
 from agentq.tools.processes import Isolated
 from agentq.tools.spec import DEFAULT_RESULT_CHARS, DEFAULT_TIMEOUT_S, Isolation, OnUnknown, ToolSpec
 
@@ -63,7 +67,8 @@ def tool(
     """Declare a function as a tool. The function stays as it is and gets an attribute `tool_spec`.
 
     Args:
-        fn: the function; its docstring is what the model reads about it.
+        fn: the function; its docstring is what the model reads about it, and what its section `Args:` says
+            about a parameter stands in the schema.
         name: the tool's name, if not the function's.
         description: what the model reads, if not the docstring.
         side_effect: it changes something outside.
@@ -85,10 +90,11 @@ def tool(
     """
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
-        tool_name = name or func.__name__
-        about = description or inspect.getdoc(func)
+        tool_name = str(name or getattr(func, "__name__", ""))
+        doc, of_parameters = read_docstring(func)
+        about = description or doc
         _check(tool_name, about, timeout_s, max_result_chars)
-        model, context_params = _arguments(tool_name, func)
+        model, context_params = _arguments(tool_name, func, of_parameters)
         spec = ToolSpec(
             name=tool_name,
             description=about or "",
@@ -106,7 +112,10 @@ def tool(
             isolation=isolation,
             spill=spill,
         )
-        func.tool_spec = spec  # type: ignore[attr-defined]
+        try:
+            func.tool_spec = spec  # type: ignore[attr-defined]
+        except AttributeError:
+            raise TypeError(f"the tool {tool_name} is a method: call it in a function with @tool") from None
         return func
 
     return decorate if fn is None else decorate(fn)
@@ -137,7 +146,9 @@ def _runner(
     return func if isolation == "thread" else Isolated(name, func, timeout_s)
 
 
-def _arguments(name: str, func: Callable[..., Any]) -> tuple[type[BaseModel], tuple[str, ...]]:
+def _arguments(
+    name: str, func: Callable[..., Any], about: Mapping[str, str]
+) -> tuple[type[BaseModel], tuple[str, ...]]:
     hints = _hints(name, func)
     fields: dict[str, Any] = {}
     context_params: list[str] = []
@@ -153,16 +164,26 @@ def _arguments(name: str, func: Callable[..., Any]) -> tuple[type[BaseModel], tu
             raise TypeError(
                 f"the tool {name}: the parameter {param.name!r} needs a type, for example {param.name}: str"
             )
-        default = ... if param.default is param.empty else param.default
         # The alias lets a parameter have any name, also one that a pydantic model has as a method.
-        fields[f"arg_{param.name}"] = (hints[param.name], Field(default, alias=param.name))
+        fields[f"arg_{param.name}"] = _field(param, hints[param.name], about.get(param.name))
     try:
         model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticSchemaGenerationError as error:
-        raise TypeError(
-            f"the tool {name} has a parameter whose type cannot be checked: {error.message}"
-        ) from error
+    except PydanticUserError as error:
+        said = str(error.message).splitlines()[0]
+        raise TypeError(f"the tool {name} has a parameter whose type cannot be checked: {said}") from error
     return model, tuple(context_params)
+
+
+def _field(param: inspect.Parameter, hint: Any, about: str | None) -> tuple[Any, Any]:
+    """The parameter as a field of a model. What `Field(…)` says of it goes before its docstring."""
+    default = ... if param.default is param.empty else param.default
+    if isinstance(default, FieldInfo):
+        hint, default = Annotated[hint, default], ...
+    if about:
+        # The innermost says the least.
+        of_type = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        hint = Annotated[(of_type[0], Field(description=about), *of_type[1:])]
+    return hint, Field(default, alias=param.name)
 
 
 def _hints(name: str, func: Callable[..., Any]) -> dict[str, Any]:
@@ -172,9 +193,18 @@ def _hints(name: str, func: Callable[..., Any]) -> dict[str, Any]:
         raise TypeError(f"the tool {name} has a type that is not known in its module: {error}") from error
 
 
+class _Generator(GenerateJsonSchema):
+    """A default that JSON cannot carry is simply not shown: the function has it all the same."""
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Say all else."""
+        if kind != "non-serializable-default":
+            super().emit_warning(kind, detail)
+
+
 def _schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
     try:
-        schema = model.model_json_schema()
+        schema = model.model_json_schema(schema_generator=_Generator)
     except PydanticInvalidForJsonSchema as error:
         raise TypeError(f"the tool {name} has a parameter that JSON cannot carry: {error.message}") from error
     schema.setdefault("properties", {})
@@ -190,6 +220,8 @@ def _without_titles(node: Any) -> Any:
         return node
     kept: dict[str, Any] = {}
     for key, value in node.items():
+        if key == "default" and not _is_json(value):
+            continue
         if key in ("properties", "$defs"):
             kept[key] = {name: _without_titles(child) for name, child in value.items()}
         elif key in ("default", "const", "enum", "examples"):
@@ -197,3 +229,11 @@ def _without_titles(node: Any) -> Any:
         elif key != "title":
             kept[key] = _without_titles(value)
     return kept
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

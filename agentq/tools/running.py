@@ -8,7 +8,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from agentq.core.text import encodable
@@ -128,11 +128,21 @@ def invocation(call: Admitted, ctx: CallContext) -> Callable[[], Any]:
     injected = {name: getattr(ctx, name) if name in CONTEXT_FIELDS else ctx for name in spec.context_params}
 
     def invoke() -> Any:
-        if inspect.iscoroutinefunction(spec.fn):
-            return asyncio.run(spec.fn(**call.arguments, **injected))
-        return spec.fn(**call.arguments, **injected)
+        value = spec.fn(**call.arguments, **injected)
+        return asyncio.run(_within(value, spec.timeout_s)) if inspect.iscoroutine(value) else value
 
     return invoke
+
+
+async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """What it returns. It is cancelled when its time is over; what it returns all the same is a late fact."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await work
+    except TimeoutError as error:
+        if limit.expired():
+            raise OutOfTimeError from error
+        raise  # its own
 
 
 def outcome_unknown(spec: ToolSpec, why: str) -> ToolResult:
