@@ -325,7 +325,7 @@ def test_answers_that_overtake_each_other_hide_no_rollback(store: Store, lease: 
     for holder in (lease, second):
         args = reserve_args(holder, 1, (0, 10, 1, 0, 0))
         args[3] = operations.process
-        _, reservation, _, number = call(store, "budget_reserve", *args)
+        _, reservation, _, number, _ = call(store, "budget_reserve", *args)
         answers.append((int(number), holder, reservation, 10, 1))
     for answer in reversed(answers):
         operations.acknowledge(*answer)

@@ -121,7 +121,7 @@ def test_a_number_that_is_given_away_twice_is_proof_when_nobody_has_asked_in_bet
     before = snapshot(store)
     assert isinstance(reserve(store, lost, usd=70, tokens=7), Granted)
     roll_back(store, before)
-    [word, reservation, _, number] = call(
+    [word, reservation, _, number, _] = call(
         store, "budget_reserve", *_as(store, reserve_args(waiting, 1, (0, 10, 1, 0, 0)))
     )
     assert (word, number) == ("OK", "1")
@@ -373,7 +373,7 @@ def test_what_was_reserved_after_the_rollback_is_booked_once_though_another_thre
     operations.acknowledge(1, other, f"{other.fence}:1", 20, 2)  # the server has lost it
     # Asked before that was acknowledged, made by the server that took over, and so number 1 too.
     args = _as(store, reserve_args(lease, 1, (0, 70, 7, 0, 0)))
-    [_, reservation, _, number] = call(store, "budget_reserve", *args)
+    [_, reservation, _, number, _] = call(store, "budget_reserve", *args)
     operations.acknowledge(int(number), lease, reservation, 70, 7)
     store.ledger.rolled_back(0)  # what another thread was told before
     store.runs.commit_tools(lease, EMPTY, closing(lease, "settle", 40, 4))

@@ -213,7 +213,7 @@ def test_the_first_size_for_which_there_is_money_is_taken(store: Store, spent: i
         assert answer[:4] == ["DENIED", "batch:b1", "usd", "exhausted"]
         return
     cap, usd, tokens, escrow, escrow_tokens = LADDER[place - 1]
-    assert answer == ["OK", f"{lease.fence}:1", place, "1"]
+    assert answer == ["OK", f"{lease.fence}:1", place, "1", "0"]
     assert store.ledger.open_reservations("r1") == {
         f"{lease.fence}:1": (usd, tokens),
         "escrow": (escrow, escrow_tokens),
