@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from agentq.core.errors import UsageError
 from agentq.tools.endings import ToolFailedError
@@ -106,9 +107,9 @@ class MCPServer:
             url=url,
             headers=headers,
         )
-        self._session = Session(
-            name or url.partition("?")[0] or fspath(command[0]), where, connect_s=connect_s
-        )
+        # Without what a URL may have of a password or a key: it stands in logs.
+        title = name or urlsplit(url).hostname or fspath(command[0])
+        self._session = Session(title, where, connect_s=connect_s)
         self._guard = threading.Lock()
         self._made: tuple[list[Tool], tuple[ToolSpec, ...]] | None = None
 
@@ -154,7 +155,7 @@ class MCPServer:
 
     def _spec(self, tool: Tool, name: str) -> ToolSpec | None:
         parameters = _parameters(tool.input_schema)
-        check = _checker(parameters)
+        check = _checker(parameters, tool.input_schema.get("$schema"))
         if check is None:
             log.warning(
                 "mcp_tool_left_out server=%s tool=%s why=its schema is none", self._session.title, tool.name
@@ -245,20 +246,24 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checker(parameters: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
+def _checker(
+    parameters: Mapping[str, Any], dialect: Any
+) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
     """What says which arguments do not fit; None when this is no schema for an object."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
     from referencing import Registry
 
     if parameters["type"] != "object" or not isinstance(parameters["properties"], Mapping):
         return None
+    kind: Any = validator_for({"$schema": dialect}, default=Draft202012Validator)
     try:
-        Draft202012Validator.check_schema(parameters)
+        kind.check_schema(parameters)
     except SchemaError:
         return None
     # With a registry of its own, it fetches nothing that a server's schema refers to.
-    validator = Draft202012Validator(parameters, registry=Registry())
+    validator = kind(parameters, registry=Registry())
 
     def check(arguments: Mapping[str, Any]) -> list[str]:
         problems: list[str] = []

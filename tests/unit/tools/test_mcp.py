@@ -20,7 +20,7 @@ from agentq.agent import Agent
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.provider.scripted import ScriptedClient
 from agentq.tools import ToolExecutor, ToolRegistry, ToolResult, tool
-from agentq.tools.mcp import MCPServer, _valid_name
+from agentq.tools.mcp import MCPServer, _checker, _parameters, _valid_name
 from tests.support.processes import StartProcess, is_alive
 from tests.support.wait import wait_until
 
@@ -235,6 +235,59 @@ def test_a_name_fits_every_provider() -> None:
     taken = _valid_name("", "a b", {"a_b"})
     assert taken.startswith("a_b_")
     assert taken != "a_b"
+
+
+CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "additionalProperties": False}
+TUPLE = {"type": "object", "properties": {"a": {"type": "array", "items": [{"type": "integer"}]}}}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    "schema, arguments, problems",
+    [
+        (CLOSED, {"a": 1}, []),
+        (
+            CLOSED,
+            {"a": "x", "c": 1},
+            ["'a': 'x' is not of type 'integer'", "'c' is not an argument (they are: a, b)"],
+        ),
+        ({"required": ["a", "b"]}, {}, ["'a': Field required", "'b': Field required"]),
+        ({"properties": {"a": CLOSED}}, {"a": {"a": 1.5}}, ["'a.a': 1.5 is not of type 'integer'"]),
+        (TUPLE | {"$schema": DRAFT_7}, {"a": ["x"]}, ["'a.0': 'x' is not of type 'integer'"]),
+    ],
+)
+def test_a_schema_s_problems_are_told_field_by_field(
+    schema: dict[str, Any], arguments: dict[str, Any], problems: list[str]
+) -> None:
+    check = _checker(_parameters(schema), schema.get("$schema"))
+    assert check is not None
+    assert sorted(check(arguments)) == sorted(problems)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string"}, {"properties": 3}, {"properties": {"a": {"type": "no"}}}, TUPLE]
+)
+def test_what_is_no_schema_of_an_object_makes_no_tool(schema: dict[str, Any]) -> None:
+    assert _checker(_parameters(schema), None) is None
+
+
+def test_a_schema_that_refers_to_the_network_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("it asks the network"))
+    schema = {"properties": {"a": {"$ref": "http://127.0.0.1:1/schema.json"}}}
+    check = _checker(_parameters(schema), None)
+    assert check is not None
+    with pytest.raises(Exception, match="Unresolvable"):
+        check({"a": 1})
+
+
+def test_a_password_in_an_address_stands_nowhere() -> None:
+    server = MCPServer(url="http://me:secret@127.0.0.1:1/mcp?key=secret", connect_s=5)
+    try:
+        with pytest.raises(UnavailableError) as refused:
+            server.specs()
+        assert "secret" not in f"{refused.value} {server!r}"
+    finally:
+        server.close()
 
 
 def test_a_tool_of_the_agent_goes_before_one_of_a_server(make: MakeServer) -> None:
