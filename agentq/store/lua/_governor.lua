@@ -13,6 +13,7 @@ local START_RATE, START_LOOK_MS = 4, 2000
 local BURST_S, LOOSE_S, OUTPUT_GUESS, OUTPUT_SHARE = 1, 4, 256, 0.1
 local WANTED_MS = 2000 -- a rate grows only while calls wait for it
 local GROWTH, FAST, FASTEST, STEADY_MS = 0.002, 0.08, 0.1, 20000
+local NEAR, NEARER = 0.95, 0.01
 local STEADY_CALLS, SLOWEST = 100, 10
 local WINDOW_MS, HOLD_MS = 20000, 1000
 local BACK, BELOW = 0.96, 0.98
@@ -22,9 +23,9 @@ local FULL = 0.95 -- of a bucket
 local TURN_MS = 1500
 local DENSE = 0.9 -- slots are given out this much too close, so that a rate that grows finds somebody who asks
 local DIMENSIONS = {'r', 't'}
-local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'call', 'output', 'booked', 'hold', 'next', 'turn', 'taken', 'refused', 'kept',
-  'r_rate', 'r_level', 'r_cap', 'r_size', 'r_cut', 'r_lack', 'r_n',
-  't_rate', 't_level', 't_cap', 't_size', 't_cut', 't_lack', 't_n'}
+local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'call', 'apart', 'output', 'booked', 'hold', 'next', 'turn', 'taken', 'refused', 'kept',
+  'r_rate', 'r_level', 'r_cap', 'r_size', 'r_cut', 'r_top', 'r_lack', 'r_n',
+  't_rate', 't_level', 't_cap', 't_size', 't_cut', 't_top', 't_lack', 't_n'}
 
 local function lane_key(lane) return P .. 'lane:' .. lane end
 local function line_key(lane) return P .. 'line:' .. lane end
@@ -89,6 +90,7 @@ local function growth_of(l, d, now, seconds)
   -- Where calls are few, each refusal is a larger share of them: what takes 20 s elsewhere takes 100 calls.
   local rate = math.min(l.r_rate, l.t_rate / (l.call or 1))
   local slowly = math.max(1, math.min(SLOWEST, STEADY_CALLS / (rate * STEADY_MS / 1000)))
+  if l[d .. '_rate'] < NEAR * (l[d .. '_top'] or 0) then return 1 + NEARER * seconds end
   local pace = GROWTH / slowly * 2 ^ math.min(10, math.max(0, (now - cut) / STEADY_MS / slowly - 1) * 2)
   return 1 + math.min(FASTEST, pace) * seconds
 end
@@ -120,7 +122,7 @@ local function lacking(l, cost, spare, hold)
     local rate = l[d .. '_rate']
     if rate then
       local size = size_of(l, d)
-      local need = math.min(FULL * size, math.max(cost[d] + hold[d], is_tight(l, d) and spare * size or spare * 2 * cost[d]))
+      local need = math.min(0.999 * size, math.max(cost[d] + hold[d], is_tight(l, d) and spare * size or spare * 2 * cost[d]))
       local wait = (need - l[d .. '_level']) / rate
       if wait > longest then longest, scarce = wait, d end
     end
@@ -199,7 +201,9 @@ local function take_lane(lane, id, input, cap)
     l[d .. '_n'] = l[d .. '_n'] + cost[d]
   end
   l.taken = l.taken + 1
-  l.call = l.call and l.call + 0.05 * (cost.t - l.call) or cost.t
+  l.call = l.call or cost.t
+  l.apart = (l.apart or 0) + 0.05 * (math.abs(cost.t - l.call) - (l.apart or 0))
+  l.call = l.call + 0.05 * (cost.t - l.call)
   if waited then
     redis.call('ZREM', line_key(lane), id)
     redis.call('ZREM', waits_key(lane), id)

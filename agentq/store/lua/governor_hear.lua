@@ -60,13 +60,14 @@ local function step_back(taken)
     l.r_rate, l.t_rate, l.r_level, l.t_level = use.r * share, use.t * share, 0, 0
   else
     local measured = seconds >= math.max(2, 6 / use.r) and seconds <= WINDOW_MS / 2000
-    l.score = 0.9 * (l.score or 0) + 0.1 * math.max(-1, math.min(1, taken * use.r / use.t - 1))
+    l.score = 0.9 * (l.score or 0) + 0.1 * math.max(-1, math.min(1, (taken - (l.call or 0)) / (1.25 * (l.apart or 0) + 1)))
     if math.abs(l.score) > 0.3 then l.tight = l.score > 0 and 't' or 'r' end
     for _, d in ipairs(DIMENSIONS) do
       -- The loose one only where it has been scarce as well, and by little: over a short time it says little.
       local loose = not is_tight(l, d)
       if told == d or not told and not (loose and l[d .. '_level'] > 0.5 * size_of(l, d)) then
         local rate = l[d .. '_rate']
+        l[d .. '_top'] = measured and not loose and math.min(rate, use[d] * 1.1) or rate
         rate = math.max(rate * (measured and not loose and 0.5 or 0.9), math.min(rate * BACK, use[d] * BELOW))
         l[d .. '_rate'] = math.max(rate, 0.9 * (l[d .. '_cap'] or 0))
         l[d .. '_level'], l[d .. '_cut'] = math.min(0, l[d .. '_level']), now
