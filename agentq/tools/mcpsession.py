@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,9 +92,9 @@ def _error_log() -> Any:
 class _Ending:
     """A stream for reading that says when nobody reads it any more, because it has ended."""
 
-    def __init__(self, stream: Any, over: asyncio.Event) -> None:
+    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
         self._stream = stream
-        self._over = over
+        self._ended = ended
 
     @property
     def last_context(self) -> Any:
@@ -117,7 +117,7 @@ class _Ending:
         return self
 
     async def __aexit__(self, *error: Any) -> bool | None:
-        self._over.set()
+        self._ended()
         ended: bool | None = await self._stream.__aexit__(*error)
         return ended
 
@@ -162,8 +162,7 @@ class _Connection:
             else:
                 self.ready.set_exception(self._session.unavailable(described(first)))
         finally:
-            self.ended = self._loop.time()
-            self.over.set()
+            self._is_over()
             if not self.ready.done():
                 self.ready.set_exception(self._session.unavailable("the session was ended"))
 
@@ -180,7 +179,12 @@ class _Connection:
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
         async with self._session.address.streams() as (reading, writing):
-            yield _Ending(reading, self.over), writing
+            yield _Ending(reading, self._is_over), writing
+
+    def _is_over(self) -> None:
+        if not self.over.is_set():
+            self.ended = self._loop.time()
+            self.over.set()
 
     async def list(self, client: Client) -> list[Tool]:
         """All tools of the server, page by page."""

@@ -184,7 +184,10 @@ def test_a_server_that_is_killed_between_calls_is_not_noticed(make: MakeServer, 
     assert len(started(pids)) == 2
 
 
-def test_a_server_that_ends_again_and_again_is_left_alone_for_a_while(make: MakeServer, pids: Path) -> None:
+def test_a_server_that_ends_again_and_again_is_left_alone_for_a_while(
+    make: MakeServer, pids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentq.tools.mcpsession._PAUSE_SECONDS", 300.0)
     server = make()
     for _ in range(2):
         assert "its server has ended" in call(server, "shop_die").content
