@@ -14,12 +14,13 @@ local BURST_S, LOOSE_S, OUTPUT_GUESS, OUTPUT_SHARE = 1, 4, 256, 0.1
 local WANTED_MS = 2000 -- a rate grows only while calls wait for it
 local GROWTH, FAST, FASTEST, STEADY_MS = 0.002, 0.08, 0.1, 20000
 local NEAR, NEARER = 0.95, 0.01
-local STEADY_CALLS, SLOWEST = 100, 10
+local STEADY_CALLS, SLOWEST = 60, 10
 local WINDOW_MS, HOLD_MS = 20000, 1000
 local BACK, BELOW = 0.96, 0.98
 local LONGEST_MS, PROBE_MS = 120000, 600000
 local LOOK_MS, LOOK_EACH_MS, LATE_MS = 20000, 30, 20000
 local FULL = 0.95 -- of a bucket
+local MARGIN = 0.1 -- of a bucket is left for what calls in flight use more than was expected
 local TURN_MS = 1500
 local DENSE = 0.9 -- slots are given out this much too close, so that a rate that grows finds somebody who asks
 local DIMENSIONS = {'r', 't'}
@@ -87,7 +88,7 @@ local function growth_of(l, d, now, seconds)
   if is_new(l) then return 2 ^ seconds end
   local cut = l[d .. '_cut']
   if not cut then return 1 + FAST * seconds end
-  -- Where calls are few, each refusal is a larger share of them: what takes 20 s elsewhere takes 100 calls.
+  -- Where calls are few, each refusal is a larger share of them: what takes 20 s elsewhere takes 60 calls.
   local rate = math.min(l.r_rate, l.t_rate / (l.call or 1))
   local slowly = math.max(1, math.min(SLOWEST, STEADY_CALLS / (rate * STEADY_MS / 1000)))
   if l[d .. '_rate'] < NEAR * (l[d .. '_top'] or 0) then return 1 + NEARER * seconds end
@@ -122,7 +123,8 @@ local function lacking(l, cost, spare, hold)
     local rate = l[d .. '_rate']
     if rate then
       local size = size_of(l, d)
-      local need = math.min(0.999 * size, math.max(cost[d] + hold[d], is_tight(l, d) and spare * size or spare * 2 * cost[d]))
+      local need = cost[d] + hold[d] + (is_tight(l, d) and MARGIN * size or 0)
+      need = math.min(0.999 * size, math.max(need, is_tight(l, d) and spare * size or spare * 2 * cost[d]))
       local wait = (need - l[d .. '_level']) / rate
       if wait > longest then longest, scarce = wait, d end
     end

@@ -41,6 +41,7 @@ for i, d in ipairs(DIMENSIONS) do
       l[d .. '_cap'], l[d .. '_rate'] = cap, cap
       l[d .. '_level'] = math.min(l[d .. '_level'] or math.huge, left or cap * BURST_S)
       if left and not known then l[d .. '_level'] = left end
+      l[d .. '_size'] = size
     end
     if size then l[d .. '_size'] = math.max(size, (l[d .. '_size'] or 0) * 0.99) end
     -- It is said of a moment some seconds ago: only what those cannot explain is used by others.
@@ -53,7 +54,7 @@ end
 -- limit of both costs little.
 local function step_back(taken)
   local seconds = math.max(0.1, (now - l.mark) / 1000)
-  local use = {r = math.max(0.1, l.r_n - 1) / seconds, t = math.max(1, l.t_n - taken) / seconds}
+  local use = {r = math.max(0.1, l.r_n) / seconds, t = math.max(1, l.t_n) / seconds}
   if is_new(l) then
     -- The provider's bucket was full at first: a second's worth more was let in than it will be.
     local share = 1.1 * seconds / (seconds + BURST_S)
@@ -67,7 +68,7 @@ local function step_back(taken)
       local loose = not is_tight(l, d)
       if told == d or not told and not (loose and l[d .. '_level'] > 0.5 * size_of(l, d)) then
         local rate = l[d .. '_rate']
-        l[d .. '_top'] = measured and not loose and math.min(rate, use[d] * 1.1) or rate
+        l[d .. '_top'] = math.min(rate, use[d] * (measured and 1.25 or 1.04))
         rate = math.max(rate * (measured and not loose and 0.5 or 0.9), math.min(rate * BACK, use[d] * BELOW))
         l[d .. '_rate'] = math.max(rate, 0.9 * (l[d .. '_cap'] or 0))
         l[d .. '_level'], l[d .. '_cut'] = math.min(0, l[d .. '_level']), now
@@ -78,12 +79,16 @@ local function step_back(taken)
 end
 
 if what == 'limited' then
+  -- It was not let in: what it had taken is there for others.
+  local taken = tonumber(ARGV[4]) or 0
   l.refused = l.refused + 1
+  l.r_level, l.r_n = l.r_level + 1, math.max(0, l.r_n - 1)
+  l.t_level, l.t_n = l.t_level and l.t_level + taken, math.max(0, l.t_n - taken)
   local is_news = now - (l.back or 0) >= HOLD_MS
   if is_news then l.fails = l.fails + 1 end
   local pause = tonumber(ARGV[3]) or math.min(60000, 500 * 2 ^ math.min(20, l.fails))
   l['until'] = math.max(l['until'] or 0, now + math.min(LONGEST_MS, pause))
-  if is_news then step_back(tonumber(ARGV[4]) or 0) end
+  if is_news then step_back(taken) end
 end
 write_lane(lane, l, now)
 return {'OK'}
