@@ -63,9 +63,10 @@ all that it has started.
     batch:<b>:open       set     runs that have not ended                      empty when the batch is over
     batches              zset    batch → created (ms)                          stays, entries leave
     ids:<t>:<custom_id>  string  "content_hash run" of a single run            retention of the run
-    lane:<lane>          hash    at mark until fails back score call output    a day after its last call
-                                 book booked hold next turn taken refused kept
-                                 · r_ and t_: rate level cap size cut lack n
+    lane:<lane>          hash    at mark until fails back score tight call     a day after its last call
+                                 apart output book booked hold turn taken
+                                 refused kept · r_ and t_: rate level cap
+                                 size cut top lack n
     line:<lane>          zset    who waits for room → since when (ms)          a day after the last
     waits:<lane>         zset    who waits for room → when he asks again (ms)  a day after the last
     account:<account>    hash    since why lane probe prober: it has no quota  a day, or its next answer

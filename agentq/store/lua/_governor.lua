@@ -4,27 +4,31 @@
 -- levels may be fractions.
 --
 -- Fields of a lane: at (ms) of the levels; of r and t each rate, level, cap and size (what the provider says), cut (ms, when
--- it last stepped back), lack (ms, when a call last had to wait for it), n (taken since `mark`, ms); until (ms, a pause), fails
--- (refusals without an answer in between), back (ms, the last step back),
--- output (mean of an answer); book, booked and hold: who is let in next, until when others stand back, its tokens; turn (a
--- number from 0 to 1 that spreads times); taken and refused (calls), kept (ms, when its end was last put off).
+-- it last stepped back), top (about where it was refused), lack (ms, when a call last had to wait for it), n (let in since
+-- `mark`, ms); until (ms, a pause), fails (refusals without an answer in between), back (ms, the last step back); output (mean
+-- of an answer), call and apart (mean of a call's tokens, and how far they are from it), score and tight (which bucket seems to
+-- bind); book, booked and hold: who is let in next, until when others leave him room, for how many tokens; turn; taken and
+-- refused (calls), kept (ms, when its end was last put off).
+-- Who waits stands in `line:<lane>`, by when it came, and in `waits:<lane>`, by when it is to ask again.
 local LANE_KEPT_MS = 86400000
 local START_RATE, START_LOOK_MS = 4, 2000
-local BURST_S, LOOSE_S, OUTPUT_GUESS, OUTPUT_SHARE = 1, 4, 256, 0.1
-local WANTED_MS = 2000 -- a rate grows only while calls wait for it
-local GROWTH, FAST, FASTEST, STEADY_MS = 0.002, 0.08, 0.1, 20000
-local NEAR, NEARER = 0.95, 0.01
-local STEADY_CALLS, SLOWEST = 60, 10
-local WINDOW_MS, HOLD_MS = 20000, 1000
+local BURST_S, LOOSE_S = 1, 4          -- what the tight bucket holds, and the loose one
+local MARGIN = 0.1                     -- of the tight one is left for what calls in flight use more than was expected
+local OUTPUT_GUESS, OUTPUT_SHARE, CALL_SHARE = 256, 0.1, 0.05
+local WANTED_MS = 2000                 -- a rate grows only while calls wait for it
+local FAST = 0.08                      -- a second, until it has stepped back once
+local NEAR, NEARER = 0.95, 0.01        -- then up to near where it was refused, a second
+local GROWTH, FASTEST = 0.002, 0.1     -- then this, doubled every 10 s after the first 20, up to that
+local STEADY_MS, STEADY_CALLS, SLOWEST = 20000, 60, 10
+local WINDOW_MS, HOLD_MS = 20000, 1000 -- what counts as used of late; refusals that are one
 local BACK, BELOW = 0.96, 0.98
 local LONGEST_MS, PROBE_MS = 120000, 600000
 local LOOK_MS, LOOK_EACH_MS, LATE_MS = 20000, 30, 20000
-local FULL = 0.95 -- of a bucket
-local MARGIN = 0.1 -- of a bucket is left for what calls in flight use more than was expected
-local TURN_MS = 1500
-local DENSE = 0.9 -- slots are given out this much too close, so that a rate that grows finds somebody who asks
+local TURN_MS, BOOKED_MS = 1500, 1500  -- who would go within this may go now; for so long one is waited for
+local DENSE = 0.9                      -- all come back a little early, so that a rate that grows finds somebody
+local FULL = 0.95                      -- of the tight bucket: then whoever asks may go
 local DIMENSIONS = {'r', 't'}
-local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'call', 'apart', 'output', 'booked', 'hold', 'next', 'turn', 'taken', 'refused', 'kept',
+local FIELDS = {'at', 'mark', 'until', 'fails', 'back', 'score', 'call', 'apart', 'output', 'booked', 'hold', 'turn', 'taken', 'refused', 'kept',
   'r_rate', 'r_level', 'r_cap', 'r_size', 'r_cut', 'r_top', 'r_lack', 'r_n',
   't_rate', 't_level', 't_cap', 't_size', 't_cut', 't_top', 't_lack', 't_n'}
 
@@ -78,18 +82,20 @@ local function write_lane(lane, l, now)
 end
 
 -- Nothing is known yet: the rate doubles each second for as long as calls want more and none is refused.
-local function is_new(l) return not l.t_rate end
-local function is_tight(l, d) return d == (l.tight or 't') end
+local function is_new(l) return not l.t_rate and not l.r_cap end
+-- One of the two is kept close to what the provider is thought to hold, the other one loosely: a call that is held up by
+-- both would leave room unused in both.
+local function is_tight(l, d) return d == (l.tight or (l.t_rate and 't' or 'r')) end
 local function size_of(l, d)
   return math.max(1, l[d .. '_size'] or l[d .. '_rate'] * ((is_new(l) or is_tight(l, d)) and BURST_S or LOOSE_S))
 end
 
 local function growth_of(l, d, now, seconds)
-  if is_new(l) then return 2 ^ seconds end
+  if is_new(l) or l.t_cap and not l.back and not l[d .. '_cap'] then return 2 ^ seconds end
   local cut = l[d .. '_cut']
   if not cut then return 1 + FAST * seconds end
   -- Where calls are few, each refusal is a larger share of them: what takes 20 s elsewhere takes 60 calls.
-  local rate = math.min(l.r_rate, l.t_rate / (l.call or 1))
+  local rate = math.min(l.r_rate, (l.t_rate or math.huge) / (l.call or 1))
   local slowly = math.max(1, math.min(SLOWEST, STEADY_CALLS / (rate * STEADY_MS / 1000)))
   if l[d .. '_rate'] < NEAR * (l[d .. '_top'] or 0) then return 1 + NEARER * seconds end
   local pace = GROWTH / slowly * 2 ^ math.min(10, math.max(0, (now - cut) / STEADY_MS / slowly - 1) * 2)
@@ -132,18 +138,30 @@ local function lacking(l, cost, spare, hold)
   return longest, scarce
 end
 
--- How long somebody is told to wait whose call may not go now, and when that will be over: behind `place` others.
-local function put_off(lane, l, id, now, place, cost, wait)
-  local pause, mean, each = math.max(0, (l['until'] or 0) - now), {r = 1, t = l.call or cost.t}, 0
+-- Ms that the lane takes for a call of the usual size.
+local function each_ms(l, cost)
+  local mean, longest = {r = 1, t = l.call or cost.t}, 0
   for _, d in ipairs(DIMENSIONS) do
-    if l[d .. '_rate'] then each = math.max(each, 1000 * mean[d] / l[d .. '_rate']) end
+    if l[d .. '_rate'] then longest = math.max(longest, 1000 * mean[d] / l[d .. '_rate']) end
   end
+  return longest
+end
+
+-- A number from 0 to 1 that is far from those before it: who is told different times does not come back together.
+local function turn(l)
   l.turn = (l.turn + 0.618034) % 1
-  local told = pause + 1000 * wait + DENSE * place * each
-  if is_new(l) then told = pause + START_LOOK_MS * (0.1 + 0.9 * l.turn) end
-  local look = math.max(LOOK_MS, place * LOOK_EACH_MS)
-  if told > look then told = look * (0.5 + 0.5 * l.turn) end
-  return told, place * each
+  return l.turn
+end
+
+-- How often somebody looks who has long to wait: the more there are, the less often each.
+local function look_ms(place) return math.max(LOOK_MS, place * LOOK_EACH_MS) end
+
+-- Ms until a call should ask again that may not go now: behind those before it, and not before a pause is over.
+local function later(l, now, wait, ahead_ms, place)
+  local pause, rest = math.max(0, (l['until'] or 0) - now), 1000 * wait + DENSE * ahead_ms
+  if is_new(l) then return pause + START_LOOK_MS * (0.1 + 0.9 * turn(l)) end
+  if rest > look_ms(place) then rest = look_ms(place) * (0.5 + 0.5 * turn(l)) end
+  return pause + rest
 end
 
 -- Who is waited for no longer leaves the line.
@@ -155,6 +173,7 @@ local function prune(lane, now)
   end
 end
 
+-- Keep its place in the line; answers the whole ms that it is told to wait.
 local function stay_in_line(lane, id, now, told)
   redis.call('ZADD', line_key(lane), 'NX', int(now), id)
   redis.call('ZADD', waits_key(lane), int(math.ceil(now + told)), id)
@@ -175,25 +194,23 @@ local function take_lane(lane, id, input, cap)
   local cost = {r = 1, t = math.ceil(input + math.min(cap, l.output or OUTPUT_GUESS))}
   local stop = redis.call('HGET', account_key(lane), 'probe')
   if stop and now < tonumber(stop) then
-    l.turn = (l.turn + 0.618034) % 1
-    local told = math.min(tonumber(stop) - now, math.max(LOOK_MS, place * LOOK_EACH_MS)) * (0.5 + 0.5 * l.turn)
-    told = stay_in_line(lane, id, now, told)
+    local told = stay_in_line(lane, id, now, math.min(tonumber(stop) - now, look_ms(place)) * (0.5 + 0.5 * turn(l)))
     write_lane(lane, l, now)
     return nil, told, 'quota'
   end
   local limited = now < (l['until'] or 0)
   local hold = {r = 0, t = 0}
   if l.book and l.book ~= id and now < l.booked then hold = {r = 1, t = l.hold} end
-  local _, ahead_ms = put_off(lane, l, id, now, place, cost, 0)
+  local ahead_ms = place * each_ms(l, cost)
   local in_turn = ahead_ms <= TURN_MS
   local wait, scarce = lacking(l, cost, (in_turn or is_new(l)) and 0 or FULL, hold)
   if limited or scarce then
     for _, d in ipairs(DIMENSIONS) do
       if l[d .. '_rate'] and l[d .. '_level'] < 0.5 * size_of(l, d) then l[d .. '_lack'] = now end
     end
-    local told = stay_in_line(lane, id, now, (put_off(lane, l, id, now, place, cost, wait)))
+    local told = stay_in_line(lane, id, now, later(l, now, wait, ahead_ms, place))
     if in_turn and not limited and not is_new(l) and (not l.book or l.book == id or now > l.booked) then
-      l.book, l.booked, l.hold = id, now + told + 1500, cost.t
+      l.book, l.booked, l.hold = id, now + told + BOOKED_MS, cost.t
     end
     write_lane(lane, l, now)
     return nil, told, limited and 'limited' or 'pace'
@@ -204,8 +221,8 @@ local function take_lane(lane, id, input, cap)
   end
   l.taken = l.taken + 1
   l.call = l.call or cost.t
-  l.apart = (l.apart or 0) + 0.05 * (math.abs(cost.t - l.call) - (l.apart or 0))
-  l.call = l.call + 0.05 * (cost.t - l.call)
+  l.apart = (l.apart or 0) + CALL_SHARE * (math.abs(cost.t - l.call) - (l.apart or 0))
+  l.call = l.call + CALL_SHARE * (cost.t - l.call)
   if waited then
     redis.call('ZREM', line_key(lane), id)
     redis.call('ZREM', waits_key(lane), id)

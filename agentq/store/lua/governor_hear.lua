@@ -55,10 +55,11 @@ end
 local function step_back(taken)
   local seconds = math.max(0.1, (now - l.mark) / 1000)
   local use = {r = math.max(0.1, l.r_n) / seconds, t = math.max(1, l.t_n) / seconds}
-  if is_new(l) then
+  if not l.t_rate and told ~= 'r' then
     -- The provider's bucket was full at first: a second's worth more was let in than it will be.
     local share = 1.1 * seconds / (seconds + BURST_S)
-    l.r_rate, l.t_rate, l.r_level, l.t_level = use.r * share, use.t * share, 0, 0
+    if not l.r_cap then l.r_rate, l.r_level = use.r * share, 0 end
+    l.t_rate, l.t_level = use.t * share, 0
   else
     local measured = seconds >= math.max(2, 6 / use.r) and seconds <= WINDOW_MS / 2000
     l.score = 0.9 * (l.score or 0) + 0.1 * math.max(-1, math.min(1, (taken - (l.call or 0)) / (1.25 * (l.apart or 0) + 1)))
@@ -66,7 +67,7 @@ local function step_back(taken)
     for _, d in ipairs(DIMENSIONS) do
       -- The loose one only where it has been scarce as well, and by little: over a short time it says little.
       local loose = not is_tight(l, d)
-      if told == d or not told and not (loose and l[d .. '_level'] > 0.5 * size_of(l, d)) then
+      if l[d .. '_rate'] and (told == d or not told and not (loose and l[d .. '_level'] > 0.5 * size_of(l, d))) then
         local rate = l[d .. '_rate']
         l[d .. '_top'] = math.min(rate, use[d] * (measured and 1.25 or 1.04))
         rate = math.max(rate * (measured and not loose and 0.5 or 0.9), math.min(rate * BACK, use[d] * BELOW))
