@@ -38,6 +38,8 @@ from agentq.worker.embedded import EmbeddedServer
 PROCESSES, THREADS = 4, 80
 REQUESTS, TOKENS = 600, 200_000
 WARM, MEASURED = 30, 60
+WARM_BACKOFF = 10
+"""It learns nothing: its refusals are the same from the start."""
 OUTPUT_TOKENS = 64
 THROUGHPUT, REFUSED, REFUSED_WHEN_NAMED = 0.90, 0.02, 0.005
 LANE_KEY = "sk-benchmark"
@@ -167,7 +169,8 @@ def play(load: str, *, governed: bool, headers: bool, halve: bool) -> list[Windo
         fake.start()
         url = ours.recv()
         spans = 2 if halve else 1
-        seconds = spans * (WARM + MEASURED) + 3
+        warm = WARM if governed else WARM_BACKOFF
+        seconds = spans * (warm + MEASURED) + 3
         workers = [
             context.Process(target=callers, args=(i, url, server.url, load, seconds, governed))
             for i in range(PROCESSES)
@@ -188,7 +191,7 @@ def play(load: str, *, governed: bool, headers: bool, halve: bool) -> list[Windo
         server.stop()
         entries = [json.loads(line) for line in bill.read_text().splitlines()]
     kind = "named" if headers else "found" if governed else "backoff"
-    windows = [window(f"{load}: {kind}", entries, first + WARM, 1)]
+    windows = [window(f"{load}: {kind}", entries, first + warm, 1)]
     if halve:
         windows.append(window(f"{load}: halved", entries, first + 2 * WARM + MEASURED, 0.5))
     return windows

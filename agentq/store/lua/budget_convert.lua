@@ -25,10 +25,11 @@ if f[1] == 'parked' and f[4] == reservation then
   return {'PARKED', p[1], p[2], p[3]}
 end
 if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
-local of, number, counted = string.match(redis.call('HGET', run .. ':open', 'n') or '', '^(%S+) (%d+) %d+ (%d+)$')
+local of, number, counted, paced =
+  string.match(redis.call('HGET', run .. ':open', 'n') or '', '^(%S+) (%d+) %d+ (%d+) ?(%d*)$')
 if of == fence and n <= tonumber(number) then
   local h = open_reservation(run, reservation)
-  if h then return {'OK', reservation, int(h.usd), int(h.tokens), h.cap or '0', counted, '0'} end
+  if h then return {'OK', reservation, int(h.usd), int(h.tokens), h.cap or '0', counted, paced ~= '' and paced or '0'} end
   return {'CLOSED'}
 end
 if l[1] and tonumber(l[1]) > now_ms() then return {'RECOVERING', l[1]} end
@@ -54,7 +55,7 @@ end
 counted = int(known + 1)
 redis.call('HDEL', run .. ':open', 'escrow')
 redis.call('HSET', run .. ':open', reservation, int(h.usd) .. ' ' .. int(h.tokens) .. h.rest,
-  'n', fence .. ' ' .. int(n) .. ' 1 ' .. counted)
+  'n', fence .. ' ' .. int(n) .. ' 1 ' .. counted .. (lane and ' ' .. int(lane_tokens) or ''))
 redis.call('HSET', LEDGER, mine, counted)
 post('convert', id .. ':' .. reservation, with(scopes, h.windows),
   {ur = h.usd, tr = h.tokens, ue = -h.usd, te = -h.tokens})

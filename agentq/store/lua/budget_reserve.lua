@@ -30,9 +30,9 @@ if f[1] == 'parked' and f[5] == reservation then
 end
 if f[1] ~= 'running' or f[2] ~= fence then return {'STALE'} end
 local h = redis.call('HMGET', open, 'n', 'escrow', reservation)
-local of, number, size, counted = string.match(h[1] or '', '^(%S+) (%d+) (%d+) (%d+)$')
+local of, number, size, counted, paced = string.match(h[1] or '', '^(%S+) (%d+) (%d+) (%d+) ?(%d*)$')
 if of == fence and n <= tonumber(number) then
-  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size), counted, '0'} end
+  if h[3] and n == tonumber(number) then return {'OK', reservation, tonumber(size), counted, paced ~= '' and paced or '0'} end
   return {'CLOSED'}
 end
 if l[2] and tonumber(l[2]) > now_ms() then return {'RECOVERING', l[2]} end
@@ -118,7 +118,7 @@ end
 counted = int(known + 1)
 local first = at + 5 * taken - 4
 redis.call('HSET', open, reservation, ARGV[first + 1] .. ' ' .. ARGV[first + 2] .. windows,
-  'n', fence .. ' ' .. ARGV[3] .. ' ' .. taken .. ' ' .. counted,
+  'n', fence .. ' ' .. ARGV[3] .. ' ' .. taken .. ' ' .. counted .. (lane and ' ' .. int(lane_tokens) or ''),
   'escrow', ARGV[first + 3] .. ' ' .. ARGV[first + 4] .. ' ' .. ARGV[first] .. windows)
 redis.call('HSET', LEDGER, mine, counted)
 if f[4] then redis.call('HDEL', run, 'parked') end
