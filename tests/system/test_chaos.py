@@ -83,7 +83,8 @@ def test_runs_that_wait_for_people_and_for_children_or_are_stopped_survive_besid
         "step.after_convert",
         "step.after_closing",
     }
-    assert report.unreached == {}
+    # None of these agents has an output, or outgrows its window.
+    assert report.unreached.keys() == {"step.after_repair", "step.after_summary"}
 
 
 def test_the_demo_s_agent_survives_lost_late_and_doubled_hints(tmp_path):
