@@ -27,8 +27,8 @@ GOVERNOR = (
     Mutant(
         "a refusal halves the rate",
         HEARD,
-        "math.min(rate * BACK, use[d] * BELOW)",
-        "rate * 0.5",
+        "l[d .. '_rate'] = math.max(rate, 0.9 * (l[d .. '_cap'] or 0))",
+        "l[d .. '_rate'] = 0.5 * l[d .. '_rate']",
         (RULES, LAW),
     ),
     Mutant(

@@ -150,3 +150,13 @@ def test_a_queue_of_any_length_asks_no_more_often_than_it_should(store: Store):
     assert len(told) == 1_500
     assert sum(1000 / wait for wait in told[500:]) < 60
     assert max(told) <= 45_000
+
+
+def test_who_is_far_back_in_the_line_goes_only_when_room_would_be_lost(store: Store):
+    put(store, r_level=0, r_rate=0.01)
+    for number in range(50):
+        assert isinstance(store.governor.take(f"c{number}", Pace(LANE, 1), 1), Paced)
+    put(store, t_level=700, booked=0)
+    assert isinstance(store.governor.take("last", Pace(LANE, 1), 1), Paced)
+    put(store, booked=0)
+    assert isinstance(store.governor.take("last", Pace(LANE, 1), 1), Taken)
