@@ -36,7 +36,8 @@ def wait(step: Step, paced: Paced) -> None:
         return
     delay_ms = spread(paced.wait_ms) if paced.why == "quota" else max(1, paced.wait_ms)
     note = f"{STOPPED if paced.why == 'quota' else WAITS} {who}"
-    # What it waits is not the run's time, and it may wait often.
+    # What it waits is not the run's time, and it may wait often; nor does its patience run out in a line.
+    failing_ms = step.claim.failing_ms and step.claim.failing_ms + delay_ms
     step.runs.release(
         step.lease,
         delay_ms=delay_ms,
@@ -44,6 +45,7 @@ def wait(step: Step, paced: Paced) -> None:
         scope=step.stop_scope,
         note=note,
         spent_ms=step.claim.spent_ms,
+        failing_ms=failing_ms,
     )
 
 

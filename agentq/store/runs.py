@@ -424,6 +424,7 @@ class Runs(RunReads):
         scope: str = "",
         note: str = "",
         spent_ms: int | None = None,
+        failing_ms: int = 0,
     ) -> Answer:
         """Give the step back without progress: claimable at once, or after `delay_ms`.
 
@@ -436,6 +437,7 @@ class Runs(RunReads):
             scope: the scope that stopped the run, when its closing turn is still to come.
             note: what the run waits for, in place of the last error.
             spent_ms: the run's time inside steps, where this step is not to count.
+            failing_ms: since when its calls fail, where that is to be put off; 0 leaves it.
         """
         closing = settlement or _NOTHING_TO_CLOSE
         fields: list[Arg] = [] if head is None else ["head", head]
@@ -445,6 +447,8 @@ class Runs(RunReads):
             fields += ["error", note]
         if spent_ms is not None:
             fields += ["ms", spent_ms]
+        if failing_ms:
+            fields += ["failing", failing_ms]
         if failed is not None:
             fields += ["error", failed.message, "unclear", failed.unclear]
         reply = self._scripts.call(

@@ -136,3 +136,18 @@ def test_a_governor_that_cannot_be_told_loses_no_paid_reply(rig: Rig, monkeypatc
     run = rig.submit()
     rig.drain()
     assert rig.record(run).stop_reason == "finished"
+
+
+def test_what_a_run_waits_in_line_does_not_use_up_its_patience(rig: Rig):
+    client = Laned(["done"], moods=[RateLimited("slow down", retry_after_s=60)])
+    rig.agent(client)
+    run = rig.submit()
+    rig.drain()
+    key = rig.store.keys.run(run)
+    since = int(rig.store.client.hget(key, "failing") or 0)
+    ready(rig.store, run)
+    rig.queue.append((run, 0))
+    rig.drain()
+    record = rig.record(run)
+    assert (record.last_error, record.failures) == ("waits for the rate limit of scripted/scripted-v1", 1)
+    assert int(rig.store.client.hget(key, "failing") or 0) - since > 10_000
