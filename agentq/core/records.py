@@ -50,6 +50,11 @@ class RunSpec:
     ancestors: tuple[str, ...] = ()
     """Of a child, the runs around it: the root first, its parent last. `batch` is then where it spends: it is
     none of its rows."""
+    priority: int = 0
+    """Within its batch, 0 to 9: higher ones are started first."""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    """Of a line of a provider's batch file: `dialect`; without an agent `model` and `options` too, and then the
+    run is this one call."""
 
     @property
     def parent(self) -> str | None:
