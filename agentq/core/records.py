@@ -53,8 +53,8 @@ class RunSpec:
     priority: int = 0
     """Within its batch, 0 to 9: higher ones are started first."""
     call: Mapping[str, Any] = field(default_factory=dict)
-    """Of a line of a provider's batch file: `dialect`; without an agent `model` and `options` too, and then the
-    run is this one call."""
+    """Of a line of a provider's batch file: its `dialect`; without an agent also `model` and `options`, and
+    then the run is this one call."""
 
     @property
     def parent(self) -> str | None:
