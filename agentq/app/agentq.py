@@ -258,6 +258,7 @@ class AgentQ:
             lambda: self.bench,
             tick_seconds=self.settings.tick_seconds,
             drain_seconds=self.settings.drain_seconds,
+            heartbeat_file=Path(file) if (file := self.settings.heartbeat_file) else None,
         )
         return celery
 

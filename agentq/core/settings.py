@@ -43,6 +43,8 @@ class Settings:
     """How often each worker looks for runs that need a push."""
     drain_seconds: float = 20.0
     """How long a stopping worker may finish the steps at hand."""
+    heartbeat_file: str | None = None
+    """Touched by a worker each time it has signed on, for a health check without Python. None: no file."""
     call_timeout_seconds: float = 600.0
     """The longest that one model call may take before its step counts as dead."""
     patience_seconds: float = 3_600.0

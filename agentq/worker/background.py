@@ -13,6 +13,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -39,8 +41,11 @@ JOIN_SECONDS = 2.0
 class Background:
     """The two threads of one worker process."""
 
-    def __init__(self, bench: Workbench, *, tick_seconds: float, slots: int) -> None:
+    def __init__(
+        self, bench: Workbench, *, tick_seconds: float, slots: int, heartbeat_file: Path | None = None
+    ) -> None:
         self.bench = bench
+        self.heartbeat_file = heartbeat_file
         self.slots = slots
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.lease_seconds = bench.lease_ms / 1000
@@ -65,6 +70,9 @@ class Background:
         self._stop.set()
         # A heartbeat on its way would sign on again. It may also be waiting for a server that is gone.
         self._threads[0].join(JOIN_SECONDS)
+        if self.heartbeat_file:
+            with suppress(OSError):  # it grows old as well
+                self.heartbeat_file.unlink()
         try:
             self.bench.store.watch.sign_off(self.name)
         except Exception as error:  # noqa: BLE001 - Redis may be gone already; the entry ends by itself
@@ -79,13 +87,16 @@ class Background:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def heartbeat(self) -> None:
-        """Renew all leases of this process and count it as alive."""
+        """Renew all leases of this process and count it as alive, here and for who looks at the file."""
         failpoint("heartbeat.before")
         self.bench.leases.renew()
         try:
             self.bench.store.watch.sign_on(self.name, 2 * self.lease_seconds)
         except SchemaError as error:
             self.stop_worker(f"{error}; {error.hint}")
+            return
+        if self.heartbeat_file and not self._stop.is_set():
+            self.heartbeat_file.touch()
 
     def tick(self) -> None:
         """Look at the runs that are due."""
@@ -115,7 +126,12 @@ class Background:
 
 
 def add_background(
-    celery: Celery, bench: Callable[[], Workbench], *, tick_seconds: float, drain_seconds: float
+    celery: Celery,
+    bench: Callable[[], Workbench],
+    *,
+    tick_seconds: float,
+    drain_seconds: float,
+    heartbeat_file: Path | None = None,
 ) -> None:
     """Have every worker of this app start its background with it, and drain when it stops."""
 
@@ -139,7 +155,12 @@ def add_background(
             # One line for each run that ends, also where the worker itself is quiet.
             logging.getLogger("agentq").setLevel(logging.INFO)
             hub = getattr(worker, "hub", None)
-            background = Background(bench(), tick_seconds=tick_seconds, slots=worker.pool.num_processes)
+            background = Background(
+                bench(),
+                tick_seconds=tick_seconds,
+                slots=worker.pool.num_processes,
+                heartbeat_file=heartbeat_file,
+            )
             background.start()
             self.drain = Drain(
                 bench(),

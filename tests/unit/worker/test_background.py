@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,40 @@ def test_a_process_that_has_stopped_is_not_alive_although_a_heartbeat_was_on_its
     background.stop()
     background._threads[0].join(5)
     assert app.workers() == []
+
+
+@pytest.fixture
+def with_file(server: EmbeddedServer, namespace: str, tmp_path: Path) -> Background:
+    """A worker's background that has a heartbeat file and has not begun."""
+    app = AgentQ("t", redis_url=server.url, namespace=namespace)
+    return Background(app.bench, tick_seconds=60, slots=1, heartbeat_file=tmp_path / "heartbeat")
+
+
+def test_the_heartbeat_file_is_there_from_the_first_sign_on_until_the_end(with_file: Background):
+    file = with_file.heartbeat_file
+    assert file is not None
+    assert not file.exists()
+    with_file.heartbeat()
+    assert file.exists()
+    os.utime(file, (0, 0))
+    with_file.heartbeat()
+    assert file.stat().st_mtime > 0, "each sign-on makes it new"
+    with_file._threads[0].start()
+    with_file.stop()
+    assert not file.exists()
+
+
+def test_the_heartbeat_file_says_nothing_of_a_worker_that_could_not_sign_on(
+    with_file: Background, monkeypatch: pytest.MonkeyPatch
+):
+    def away(*_: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(with_file.bench.store.watch, "sign_on", away)
+    with pytest.raises(ConnectionError):
+        with_file.heartbeat()
+    assert with_file.heartbeat_file is not None
+    assert not with_file.heartbeat_file.exists()
 
 
 def test_a_worker_that_is_older_than_the_state_stops_as_if_it_were_told_to_and_says_why(
