@@ -462,8 +462,8 @@ class AgentQ:
         """The calls that wait for a person, who has waited longest first.
 
         Args:
-            where: which of them, as `tool=cancel_order batch=july` or a mapping; all terms must hold. Keys
-                are run, batch, tenant, agent, state, custom_id, tool and kind.
+            where: which of them, as `tool=cancel_order batch:july,june usd>0.5` or a mapping; all terms must
+                hold. Keys are tool, kind and those of runs (docs/cli.md, "Filters").
 
         Raises:
             UsageError: for a key that there is not, with the nearest that there is.
@@ -495,4 +495,5 @@ class AgentQ:
         return decide_many(self.store, calls, answer)
 
     def _questions(self, terms: Terms | None) -> list[Question]:
-        return list(questions(self.store, where(terms, keys=CALL_KEYS).holds_for))
+        wanted = where(terms, keys=CALL_KEYS, now=self.store.watch.server_ms)
+        return list(questions(self.store, wanted.holds_for))

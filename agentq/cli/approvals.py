@@ -149,9 +149,11 @@ class _Decision:
         by: str | None,
         yes: bool,
     ) -> None:
+        from agentq.app.where import is_term
+
         if where:  # further terms may follow the first one
-            where += tuple(word for word in ids if "=" in word)
-            ids = tuple(word for word in ids if "=" not in word)
+            where += tuple(word for word in ids if is_term(word))
+            ids = tuple(word for word in ids if not is_term(word))
         if bool(ids) + everything + bool(where) != 1:
             raise UsageError(
                 "say which calls: some IDs, --where, or --all, and only one of them",
@@ -263,9 +265,9 @@ class _Decision:
 def _meant(app: AgentQ, words: tuple[str, ...]) -> list[Question]:
     from agentq.app.where import CALL_KEYS, where
 
-    wanted = where(words, keys=CALL_KEYS)
-    if "batch" in wanted.terms:
-        app.batch(wanted.terms["batch"])
+    wanted = where(words, keys=CALL_KEYS, now=app.store.watch.server_ms)
+    if (batch := wanted.only("batch")) is not None:
+        app.batch(batch)
     return list(questions(app.store, wanted.holds_for))
 
 
@@ -273,11 +275,12 @@ def _nothing(app: AgentQ, words: tuple[str, ...]) -> str:
     """That nothing is meant, and what may have been."""
     from agentq.app.where import CALL_KEYS, where
 
-    wanted = where(words, keys=CALL_KEYS)
+    wanted = where(words, keys=CALL_KEYS, now=app.store.watch.server_ms)
     if not wanted:
         return "no call waits for a decision"
     tools = {question.call.tool for question in _meant(app, ())}
-    close = nearest(wanted.terms.get("tool", ""), tools - {wanted.terms.get("tool", "")})
+    tool = wanted.only("tool") or ""
+    close = nearest(tool, tools - {tool})
     return f"no call waits where {wanted}{close}"
 
 

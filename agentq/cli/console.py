@@ -48,9 +48,11 @@ class Console:
         if not self.quiet:
             click.echo(text, err=True, color=self.color)
 
-    def table(self, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Columns, the first flush left."""
-        for line in columns(head, rows):
+    def table(
+        self, head: Sequence[str], rows: Iterable[Sequence[object]], *, left: Collection[int] = (0,)
+    ) -> None:
+        """Columns; those in `left` are set flush left."""
+        for line in columns(head, rows, left=left):
             self.out(line)
 
     @property

@@ -25,6 +25,7 @@ VERBS = {
     "watch": "Follow a batch until it ends.",
     "wait": "Wait for a batch; the exit code says how it ended.",
     "results": "Write the results of a batch as JSONL.",
+    "runs": "List single runs: --where, --since, --batch.",
     "show": "Show one run: its answer, messages or trace.",
     "batches": "List the batches.",
     "metrics": "The metrics of a batch, in the order to read them.",

@@ -65,9 +65,10 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--where",
         "filters",
         multiple=True,
-        metavar="KEY=VALUE",
-        help="In place of TARGET: the runs of which all this holds. Further KEY=VALUE may follow it. "
-        "Keys: run, batch, tenant, agent, state, custom_id.",
+        metavar="FILTER",
+        help="In place of TARGET: the runs of which all this holds, as 'batch=july state:parked usd>0.5'. "
+        "Keys: run, batch, tenant, agent, state, custom_id, stop_reason, stop_scope, usd, tokens, steps, "
+        "attempts, generation, age.",
     )(function)
     return click.argument("target", nargs=-1)(function)
 
@@ -84,8 +85,10 @@ def choose(app: AgentQ, words: Sequence[str], filters: Sequence[str], *, ended: 
     Raises:
         UsageError: when there is no such thing, or not one.
     """
+    from agentq.app.where import is_term
+
     if filters:
-        if any("=" not in word for word in words):
+        if not all(map(is_term, words)):
             raise UsageError("give a target or --where, not both")
         return _filtered(app, [*filters, *words], ended=ended)
     if len(words) != 1:
@@ -99,8 +102,8 @@ def choose(app: AgentQ, words: Sequence[str], filters: Sequence[str], *, ended: 
 def _filtered(app: AgentQ, terms: Sequence[str], *, ended: bool) -> Chosen:
     from agentq.app.where import RUN_KEYS, where
 
-    wanted = where(terms, keys=RUN_KEYS)
-    batch = wanted.terms.get("batch")
+    wanted = where(terms, keys=RUN_KEYS, now=app.store.watch.server_ms)
+    batch = wanted.only("batch")
     if ended and batch is None:
         raise UsageError(
             "runs that have ended are found in their batch only", hint="add batch=NAME to the filter"

@@ -1,0 +1,44 @@
+"""Runs of batches and runs by themselves, the newest first, without reading all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+
+from agentq.core.records import RunRecord
+from agentq.store.connect import Store
+
+FIRST = 20
+"""So many runs of each batch are read at first: most lists are short."""
+CHUNK = 500
+
+
+def newest(store: Store, batches: list[str], *, alone: bool = True) -> Iterator[RunRecord]:
+    """Runs by when they were submitted, the newest first; read as they are asked for.
+
+    Args:
+        store: where they are.
+        batches: whose rows, ended or not.
+        alone: also the live runs that are no row of any batch. Of those that have ended there is no list.
+    """
+    sources = [_rows(store, batch) for batch in batches]
+    if alone:
+        sources.append(_alone(store))
+    yield from merge(*sources, key=lambda record: -record.created_ms)
+
+
+def _rows(store: Store, batch: str) -> Iterator[RunRecord]:
+    """The rows of a batch from its end: about the newest first."""
+    key, end, size = store.keys.batch(batch, "runs"), -1, FIRST
+    while found := [str(run) for run in store.client.lrange(key, end - size + 1, end)]:
+        yield from filter(None, reversed(store.runs.read_many(found)))
+        end, size = end - len(found), CHUNK
+
+
+def _alone(store: Store) -> Iterator[RunRecord]:
+    live, found = list(store.watch.live()), []
+    for start in range(0, len(live), CHUNK):
+        for record in store.runs.read_many(live[start : start + CHUNK]):
+            if record is not None and (record.spec.batch is None or record.spec.ancestors):
+                found.append(record)
+    yield from sorted(found, key=lambda record: -record.created_ms)
