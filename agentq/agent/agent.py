@@ -91,6 +91,8 @@ class Agent:
     and not checked where that does not. `on_overflow`: when the next call would be longer, end the run
     (`stop`), or have the oldest turns summed up (`compact`).
 
+    `one_call` is for runs that are one call and no other: without a second step, and without a closing turn.
+
     Raises:
         ValueError: for a limit that leaves no room, or a word that is none of these.
         UsageError: for an output that is no pydantic model of an object.
@@ -125,6 +127,7 @@ class Agent:
         output: Any = None,
         context_window: int | None = None,
         on_overflow: OnOverflow = "stop",
+        one_call: bool = False,
     ) -> None:
         for limit in ("max_tool_errors", "max_output_tokens", "max_calls_per_step", "closing_seconds"):
             if locals()[limit] <= 0:
@@ -163,6 +166,7 @@ class Agent:
             raise ValueError(f"context_window={context_window!r} must be a number of tokens, or None")
         self.context_window = context_window
         self.on_overflow: OnOverflow = _one_of("on_overflow", on_overflow, OnOverflow)
+        self.one_call = one_call
         self._hashed: tuple[Any, str] | None = None
         # Tells its model from others: what another model has counted bounds nothing here.
         self.tokenizer = zlib.crc32(client.model.encode()) & 0xFFFF
@@ -333,6 +337,9 @@ class Agent:
         loop.end(thread, reason, detail, kind=reason.value)
 
     def _close(self, thread: Thread, reason: StopReason) -> None:
+        if self.one_call:
+            loop.end_without_closing(thread, reason)
+            return
         request = closing_request(self, thread, reason, {})
         rung = first_fitting(self.budgets, thread.spend, closing_rungs(self, thread, request))
         if isinstance(rung, StopReason):

@@ -152,6 +152,8 @@ def next_action(agent: Agent, thread: Thread, budgets: Budgets, approved: frozen
         return Wait(tuple(undecided)) if undecided else RunTools(tuple(calls))
     if thread.closing is not None:
         return Close(thread.closing)
+    if agent.one_call:
+        budgets = replace(budgets, max_steps=1)
     # A repair is no step, so the steps may be used up; it is a call, so the rest may not.
     limits = budgets if thread.repair is None else replace(budgets, max_steps=None)
     exceeded = limits.exceeded_by(thread.spend)
@@ -371,6 +373,11 @@ def end(thread: Thread, reason: StopReason, detail: str = "", ok: bool = False, 
     thread.closing = None
     thread.stop_reason = reason.value
     thread.record(kind, detail, ok=ok)
+
+
+def end_without_closing(thread: Thread, reason: StopReason) -> None:
+    """End a run of one call that is stopped before it, or whose reply is no answer."""
+    end(thread, reason, f"{reason.value}: it is one call, without a closing turn", kind="final_turn")
 
 
 def _take_pause(thread: Thread) -> None:

@@ -23,6 +23,7 @@ ID_BYTES = 64
 """The longest id of a call in a thread. A tool message has it beside its content."""
 RUNGS = 4
 """How many sizes a call has at most."""
+# An admitted run has room for its closing turn whichever reason it will name to the model.
 _LONGEST_REASON = max(StopReason, key=lambda reason: len(reason.value))
 
 
@@ -73,6 +74,13 @@ def closing_request(
 ) -> ChatRequest:
     """The closing turn: the same conversation, the reason at its end, and no tools."""
     return _last_request(agent, thread, closing_messages(reason), "agent_closing", metadata)
+
+
+def least_request(agent: Agent, thread: Thread) -> ChatRequest:
+    """The call without which a run has no answer: its closing turn at the longest, or its only call."""
+    if agent.one_call:
+        return model_request(agent, thread, {})
+    return closing_request(agent, thread, _LONGEST_REASON, {})
 
 
 def repair_messages(problem: str) -> tuple[Message, ...]:
@@ -132,6 +140,8 @@ def call_rungs(
     Raises:
         ValueError: when the request has no output cap.
     """
+    if agent.one_call:
+        return closing_rungs(agent, thread, request)
     calls = _call_bounds(agent, request, usable_anchor(agent, thread) if anchored else None, most)
     closing = closing_request(agent, thread, _LONGEST_REASON, metadata)
     if usable_anchor(agent, thread) is None and not _has_own_bound(agent):
@@ -150,7 +160,7 @@ def call_rungs(
 
 
 def closing_rungs(agent: Agent, thread: Thread, request: ChatRequest) -> tuple[Rung, ...]:
-    """One to four sizes of the closing turn as it is sent now, the largest first; nothing follows it.
+    """One to four sizes of a run's last call as it is sent now, the largest first; nothing follows it.
 
     Raises:
         ValueError: when the request has no output cap.

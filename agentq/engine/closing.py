@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentq.agent.loop import apply_closing, end
+from agentq.agent.loop import apply_closing, end, end_without_closing
 from agentq.agent.request import capped, closing_request, closing_rungs
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 def close(step: Step, reason: StopReason) -> None:
     """Make the closing turn of a claimed step's run and end it."""
     step.thread.closing = reason
+    if step.agent.one_call:
+        end_without_closing(step.thread, reason)
+        step.finish(None, detail="" if step.thread.spend.steps else "not_admitted")
+        return
     request = closing_request(step.agent, step.thread, reason, step.claim.spec.metadata)
     granted, converted = _money(step, request)
     if granted is None:

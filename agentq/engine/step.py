@@ -31,7 +31,7 @@ from agentq.agent.loop import (
 )
 from agentq.agent.request import RUNGS, call_rungs, capped, expected_input, model_request
 from agentq.agent.thread import pending_calls, step_calls
-from agentq.core.errors import StoreError, UnavailableError
+from agentq.core.errors import StoreError, UnavailableError, UsageError
 from agentq.core.failpoints import failpoint
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NanoUSD, to_usd
@@ -104,7 +104,12 @@ def execute_step(run_id: str, step: int | None, *, bench: Workbench) -> None:
 def _claimed(claim: Claim, kept: Snapshot | None, *, bench: Workbench, sent_at: float) -> None:
     run_id = claim.lease.run_id
     failpoint("step.after_claim")
-    agent = bench.agents.get(claim.spec.agent)
+    try:
+        agent = bench.agent_of(claim.spec)
+    except UsageError as error:
+        log.warning("call_refused run=%s agent=%s error=%s", run_id, claim.spec.agent, error)
+        _left_to_others(claim, bench, f"waits for a worker that can make its call: {error}")
+        return
     if agent is None:
         log.warning("agent_unknown run=%s agent=%s", run_id, claim.spec.agent)
         _left_to_others(claim, bench, f"waits for a worker that knows agent {claim.spec.agent!r}")

@@ -9,12 +9,11 @@ from itertools import islice
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets, Need
 from agentq.agent.loop import begin
-from agentq.agent.request import closing_request, closing_rungs
+from agentq.agent.request import closing_rungs, least_request
 from agentq.agent.thread import Thread
 from agentq.core.errors import UsageError
 from agentq.core.failpoints import failpoint
 from agentq.core.ids import new_run_id
-from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd, to_nano, to_usd
 from agentq.core.records import RunSpec
 from agentq.engine.bill import unpriced
@@ -27,8 +26,6 @@ from agentq.provider.types import Role, Usage
 from agentq.store.connect import Store
 
 CHUNK = 500
-# An admitted run has room for its closing turn whichever reason it will name to the model.
-_LONGEST_REASON = max(StopReason, key=lambda reason: len(reason.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def draft_run(
     if on_unpriced == "refuse" and (capped or batch_usd is not None or limits.max_usd is not None):
         refuse_unpriced(name, agent)
     started = _start(agent, row, thread)
-    need = _closing_turn(name, agent, started)
+    need = _least_need(name, agent, started)
     _refuse_too_little(
         name, need, None if limits.max_usd is None else to_nano(limits.max_usd), limits.max_tokens
     )
@@ -144,11 +141,10 @@ def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
     return started
 
 
-def _closing_turn(name: str, agent: Agent, thread: Thread) -> Need:
+def _least_need(name: str, agent: Agent, thread: Thread) -> Need:
     """The least that a run needs in order to answer at all."""
     try:
-        request = closing_request(agent, thread, _LONGEST_REASON, {})
-        return closing_rungs(agent, thread, request)[-1].need
+        return closing_rungs(agent, thread, least_request(agent, thread))[-1].need
     except Exception as error:
         raise UsageError(
             f"agent {name!r}: what a call can cost at most is not known: {described(error)}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentq.agent.agent import Agent
+from agentq.core.records import RunSpec
 from agentq.engine.cache import ThreadCache
 from agentq.engine.failure import PATIENCE_SECONDS
 from agentq.engine.leases import Leases
@@ -43,5 +45,18 @@ class Workbench:
     scopes: tuple[str, ...] = ()
     """As in the settings, for runs that its runs start."""
     make_hint: MakeHint = no_hint
+    one_call: Callable[[Mapping[str, Any]], Agent] | None = None
+    """Makes the agent of a batch line that is a run of its own model; see `OneCalls.agent`."""
     cache: ThreadCache = field(default_factory=ThreadCache)
     suspects: Suspects = field(default_factory=Suspects)
+
+    def agent_of(self, spec: RunSpec) -> Agent | None:
+        """The agent of a run; None where this worker does not know it.
+
+        Raises:
+            UsageError: when a call of its own model cannot be made here.
+        """
+        agent = self.agents.get(spec.agent)
+        if agent is None and "model" in spec.call and self.one_call is not None:
+            return self.one_call(spec.call)
+        return agent

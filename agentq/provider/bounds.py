@@ -82,7 +82,7 @@ def call_bound(
     own = _own_bound(client)
     if own is not None:
         return own(request)
-    most = max(input_bound(request, anchor, family) for family in families_of(client))
+    most = max(_input_bound(client, request, anchor, family) for family in families_of(client))
     return Usage(_tightened(client, request, most, policy), request.max_output_tokens)
 
 
@@ -120,7 +120,7 @@ def closing_bound(
         fillers += [Message(Role.USER, _FILLER * each)] * tool_messages
         return own(replace(closing_request, messages=[*closing_request.messages, *fillers]))
     families = families_of(client)
-    now = max(input_bound(closing_request, anchor, family) for family in families)
+    now = max(_input_bound(client, closing_request, anchor, family) for family in families)
     # A tool message is two texts: its content, and the id of the call that it answers.
     added = max(family.worst(tool_bytes, 2 * tool_messages) for family in families)
     grown = output_tokens + added + FRAMING_TOKENS * (1 + tool_messages)
@@ -141,6 +141,16 @@ def input_estimate(
         texts += [] if request.json_schema is None else [_json(request.json_schema)]
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return (0 if anchor is None else anchor.tokens) - (-size // bytes_per_token)
+
+
+def _input_bound(client: LLMClient, request: ChatRequest, anchor: Anchor | None, family: Family) -> int:
+    """`input_bound`, and what the options of the client may add to it: a schema of the answer is read too."""
+    most = input_bound(request, anchor, family)
+    if anchor is not None:  # they were counted with the rest
+        return most
+    links: Sequence[LLMClient] = getattr(client, "chain", (client,))
+    options = [given for link in links if (given := getattr(link, "options", None))]
+    return most + max((family.tokens(_json(given)) for given in options), default=0)
 
 
 def _tightened(client: LLMClient, request: ChatRequest, most: int, policy: TokenBounds) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import httpx
 
@@ -99,6 +100,17 @@ class HttpModel(ABC):
             AuthError: when the key cannot be had.
         """
         return f"{self.provider}:{key_tag(self.base_url, self._key())}:{self.model}"
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """The same model on the same connections, with these options in place of its own.
+
+        Raises:
+            UsageError: for an option that is not the user's to set.
+        """
+        other = copy.copy(self)
+        other.options = dict(options)
+        other._check_options()
+        return other
 
     def complete(self, req: ChatRequest) -> ChatResult:
         """Make one call.
