@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,7 +13,13 @@ from agentq.agent.output import json_answer
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import to_usd
 from agentq.core.records import RunRecord
+from agentq.provider.errors import InvalidRequest
 from agentq.provider.types import Usage
+
+_FINAL = frozenset(
+    {StopReason.CONTEXT_OVERFLOW, StopReason.APPROVAL_DENIED, StopReason.ATTEMPTS_EXHAUSTED}
+)  # fmt: skip
+"""Ends that come again: of the row itself, of a person's no, and of what has killed several workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,8 @@ class Result:
     usage: Usage
     usd: Decimal
     attempts: int
-    error: dict[str, str] | None
+    error: dict[str, Any] | None
+    """`code`, `message`, and `retryable`: whether the same may end otherwise when it is retried."""
     stop_scope: str | None
     stop_detail: str | None
     started_ms: int | None
@@ -42,6 +50,14 @@ class Result:
     """How often it was retried."""
     stopped_at: str | None = None
     """Where it was when it was cancelled."""
+    model: str = ""
+    """The model that gave the answer, as its provider names it."""
+    is_cut: bool = False
+    """Whether the answer ends where its output cap was."""
+    dialect: str = ""
+    """Of a line of a provider's batch file: openai-chat, openai or anthropic."""
+    body: dict[str, Any] | None = None
+    """Of such a line that no agent took: what its provider answered, where that was kept."""
 
 
 def result_of(record: RunRecord, agents: Mapping[str, Agent] | None = None) -> Result:
@@ -54,7 +70,11 @@ def result_of(record: RunRecord, agents: Mapping[str, Agent] | None = None) -> R
     reason = record.stop_reason or StopReason.CANCELLED
     error = None
     if not reason.is_success and (not reason.is_budget or not record.answer):
-        error = {"code": reason.value, "message": record.stop_detail or reason.value.replace("_", " ")}
+        error = {
+            "code": reason.value,
+            "message": record.stop_detail or reason.value.replace("_", " "),
+            "retryable": _is_retryable(reason, record.stop_detail or ""),
+        }
     return Result(
         custom_id=record.spec.custom_id,
         run_id=record.id,
@@ -75,7 +95,16 @@ def result_of(record: RunRecord, agents: Mapping[str, Agent] | None = None) -> R
         agent=record.spec.agent,
         generation=record.generation,
         stopped_at=record.stopped_at,
+        model=record.model,
+        is_cut=record.is_cut,
+        dialect=str(record.spec.call.get("dialect", "")),
+        body=json.loads(record.body) if record.body else None,
     )
+
+
+def _is_retryable(reason: StopReason, detail: str) -> bool:
+    """Whether a retry may end otherwise although the row is the same: no request is wrong only once."""
+    return reason not in _FINAL and not detail.startswith(f"{InvalidRequest.__name__}:")
 
 
 def output_of(record: RunRecord, agent: Agent | None = None) -> Any:

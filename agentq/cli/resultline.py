@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentq.cli.answerbody import answer_body
+
 if TYPE_CHECKING:
     from agentq.app import Result
 
@@ -20,6 +22,7 @@ def result_line(result: Result) -> dict[str, Any]:
         "error": result.error,
         "agentq": {
             "agent": result.agent,
+            "model": result.model or None,
             "state": result.state,
             "stop_reason": result.stop_reason.value,
             "stop_scope": result.stop_scope,
@@ -54,28 +57,7 @@ def seconds(milliseconds: int | None) -> float | None:
 
 
 def _response(result: Result) -> dict[str, Any] | None:
-    if not result.answer:
+    """The reply of a run that has finished, if only with an empty answer, or that a budget let answer."""
+    if not result.answer and not result.stop_reason.is_success:
         return None
-    usage = result.usage
-    return {
-        "status_code": 200,
-        "request_id": result.run_id,
-        "body": {
-            "id": result.run_id,
-            "object": "chat.completion",
-            "created": (result.ended_ms or 0) // 1000,
-            "model": result.agent,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": result.answer},
-                    "finish_reason": "length" if result.stop_reason.is_budget else "stop",
-                }
-            ],
-            "usage": {
-                "prompt_tokens": usage.input_tokens,
-                "completion_tokens": usage.output_tokens,
-                "total_tokens": usage.total_tokens,
-            },
-        },
-    }
+    return {"status_code": 200, "request_id": result.run_id, "body": answer_body(result)}

@@ -389,6 +389,12 @@ class RunRecord:
     answer: str | None = None
     has_output: bool = False
     """Whether the answer is JSON of the form that its agent wants."""
+    model: str = ""
+    """The model that gave the answer, as its provider names it."""
+    is_cut: bool = False
+    """Whether the answer ends where its output cap was."""
+    body: str = ""
+    """Of a run of one call: what the provider answered, as JSON; empty when that was too long to keep."""
     usd_nano: int = 0
     tokens: int = 0
     input_tokens: int = 0

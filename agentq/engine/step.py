@@ -66,6 +66,7 @@ from agentq.engine.failure import (
 from agentq.engine.leases import Hold, LeaseLostError
 from agentq.engine.pacing import tell_failure, tell_limits, wait
 from agentq.engine.repairing import repair
+from agentq.engine.reply import kept_of_reply
 from agentq.engine.snapshot import Snapshot, load
 from agentq.engine.workbench import Workbench
 from agentq.provider.client import named
@@ -199,6 +200,8 @@ class Step:
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.kept: Settlement | None = None  # of a reply that was committed under this lease
         self.stop_scope = ""
+        self.reply: ChatResult | None = None
+        """The last reply of this step's calls."""
 
     def _snapshot(self, kept: Snapshot | None) -> Snapshot:
         claim = self.claim
@@ -404,6 +407,7 @@ class Step:
             )
             return error
         tell_limits(self.bench.store.governor, granted, result)
+        self.reply = result
         return result
 
     def failed(self, error: Exception, granted: Granted) -> None:
@@ -471,6 +475,8 @@ class Step:
         reason = StopReason(self.thread.stop_reason or StopReason.FINISHED)
         if has_output(self.agent, self.thread):
             self.fields["output"] = "1"
+        if self.reply is not None and (self.thread.answer or reason.is_success):
+            self.fields |= kept_of_reply(self.claim.spec, self.reply)
         answer = self.runs.commit_end(
             self.lease,
             delta or self.delta(),

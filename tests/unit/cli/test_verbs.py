@@ -185,7 +185,7 @@ def test_a_result_line_is_a_chat_completion_and_more() -> None:
     assert line["error"] is None
     body = line["response"]["body"]
     assert body["object"] == "chat.completion"
-    assert body["choices"][0]["message"] == {"role": "assistant", "content": "done"}
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "done", "refusal": None}
     assert body["usage"] == {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
     assert line["agentq"]["usd"] == "0.003"
     assert line["agentq"]["ended_at"] == 1_700_000_001.5
