@@ -29,6 +29,7 @@ from agentq.core.settings import Settings, check_on_exhausted, load_settings
 from agentq.core.words import nearest
 from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
 from agentq.engine.leases import Leases
+from agentq.engine.onecall import OneCalls
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
 from agentq.provider.bounds import TokenBounds
@@ -293,7 +294,32 @@ class AgentQ:
             patience_seconds=self.settings.patience_seconds,
             on_unpriced=self.settings.on_unpriced,
             scopes=self.settings.optional_scopes,
+            one_call=self.one_calls.agent,
         )
+
+    @cached_property
+    def one_calls(self) -> OneCalls:
+        """The agents of batch lines that no agent of this app takes: runs of their own model."""
+        return OneCalls(
+            self.pricing,
+            call_seconds=self.settings.call_timeout_seconds,
+            token_bounds=cast("TokenBounds", self.settings.token_bounds),
+        )
+
+    def agent_for(self, name: str, call: Mapping[str, Any]) -> Agent:
+        """The agent of a row: that of its own call where it is one, else the one of this name.
+
+        Raises:
+            UsageError: when there is no such agent, or its call cannot be made.
+        """
+        if "model" in call:
+            return self.one_calls.agent(call)
+        if name not in self.agents:
+            known = ", ".join(sorted(self.agents)) or "none"
+            raise UsageError(
+                f"there is no agent {name!r}{nearest(name, self.agents)}", hint=f"this app has {known}"
+            )
+        return self.agents[name]
 
     def ping(self) -> None:
         """Return when the state server answers.
