@@ -25,6 +25,8 @@ from agentq.tools import ToolExecutor, ToolRegistry
 
 AGENTS_KEPT = 256
 MODELS_KEPT = 64
+OPTIONS_KEPT_CHARS = 16_384
+"""Longer options, perhaps of one line each, are read again for each step."""
 OUTPUT_TOKENS = 4_096
 """The cap on the answer of a line that names none; at most half of its model's window."""
 LARGE_OUTPUT_TOKENS = 16_384
@@ -45,6 +47,8 @@ _ELSEWHERE = frozenset(
 )  # fmt: skip
 """Options whose price depends on more than tokens of text, or is not in the list of prices."""
 _MODEL = re.compile(r"[!-~]{1,200}")
+_NOTHING_FOLLOWS = {"reasons": False, "keeps_turns": False}
+"""No thoughts are asked for, or kept, in order to be sent back."""
 _BUDGETS = Budgets(max_steps=1, max_tokens=None, max_usd=None, max_seconds=None)
 
 
@@ -88,11 +92,14 @@ class OneCalls:
             )
         if not isinstance(model, str) or not _MODEL.fullmatch(model) or model.endswith(("@day", "@month")):
             raise UsageError(f"{model!r} is not the id of a model: up to 200 characters without spaces")
-        options = call.get("options") or {}
-        return self._agent(dialect, model, json.dumps(options, sort_keys=True, separators=(",", ":")))
+        options = json.dumps(call.get("options") or {}, sort_keys=True, separators=(",", ":"))
+        make = self._agent if len(options) <= OPTIONS_KEPT_CHARS else self._make_agent
+        return make(dialect, model, options)
 
     def _make_model(self, dialect: str, model: str) -> HttpModel:
-        client = resolve_model(f"{dialect}:{model}", call_seconds=self._call_seconds)()
+        client = resolve_model(
+            f"{dialect}:{model}", call_seconds=self._call_seconds, quirks=_NOTHING_FOLLOWS
+        )()
         return cast("HttpModel", client)
 
     def _make_agent(self, dialect: str, model: str, encoded: str) -> Agent:
@@ -103,9 +110,15 @@ class OneCalls:
         }
         for name, value in options.items():
             _refuse_unpriced(name, value)
-        cap = _cap(dialect, options)
-        client = self._model(dialect, model).with_options(options)
-        cap = cap or self._default_cap(client)
+        given = _cap(dialect, options)
+        plain = self._model(dialect, model)
+        for name in sorted(options.keys() & plain.own_keys):
+            raise UsageError(
+                f"{name!r} cannot be set by a line that is a run of its own",
+                hint="leave it out, or name an agent with --agent: it takes the line's messages only",
+            )
+        client = plain.with_options(options)
+        cap = given or self._default_cap(client)
         return Agent(
             client,
             self._executor,
