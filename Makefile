@@ -1,7 +1,7 @@
 # agentq: `make` lists what there is. Everything runs from .venv/, which `make setup` makes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ledger chaos mutants interop check bench up
+.PHONY: help setup demo test test-ledger chaos mutants interop test-compose check bench up
 
 # The first Python >= 3.11 that is found; `make PYTHON=/path/to/python …` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -16,7 +16,7 @@ KEY = import hashlib, os, sys, tomllib; \
 STAMP := .venv/.agentq-stamp
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv/ with agentq and its tools (again when pyproject.toml or Python changes)
 	@set -eu; \
@@ -49,6 +49,9 @@ mutants: setup ## Plant bugs and show that the tests notice each (ARGS=fence for
 
 interop: setup ## Our adapters against a LiteLLM proxy, a server of others (installs it into .interop/)
 	@.venv/bin/python -m tests.interop
+
+test-compose: setup ## docker-compose.yml on a real engine; without one, root on Debian 12 starts its own (5 minutes)
+	@.venv/bin/python -m tests.compose
 
 check: setup ## Formatting, lint, types and import layers
 	@.venv/bin/ruff format --check .
