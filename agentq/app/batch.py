@@ -14,6 +14,7 @@ from agentq.app.waiting import wait_for
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState
 from agentq.core.records import Account, BatchRecord, Parked, PendingCall, RunRecord
+from agentq.core.words import nearest
 from agentq.engine.cancel import Cancelled, cancel_batch
 from agentq.engine.pause import resume_batch
 from agentq.engine.retry import NewBudgets, Retried, retry_runs
@@ -41,8 +42,9 @@ class Batch:
         """
         record = self._store.batches.read(self.name)
         if record is None:
+            close = nearest(self.name, self._store.batches.names())
             raise UsageError(
-                f"there is no batch {self.name!r}", hint="agentq batches lists those that there are"
+                f"there is no batch {self.name!r}{close}", hint="agentq batches lists those that there are"
             )
         return record
 

@@ -11,6 +11,7 @@ from functools import partial
 import click
 
 from agentq.core.errors import AgentQError
+from agentq.core.words import nearest
 
 INTERRUPTED = 130
 UNAVAILABLE = 7
@@ -44,7 +45,7 @@ def report(error: BaseException, *, verbose: bool, color: bool | None = None) ->
             return USAGE
         case click.UsageError():
             name = error.ctx.command_path if error.ctx else "agentq"
-            say(_sentence(error.format_message()), f"{name} --help")
+            say(_misused(error), f"{name} --help")
             return USAGE
         case click.ClickException():
             say(_sentence(error.format_message()))
@@ -88,6 +89,15 @@ def is_unreachable(error: BaseException) -> bool:
         kind.__module__.partition(".")[0] in _SERVER_PACKAGES and kind.__name__.startswith(_SERVER_WORDS)
         for kind in type(error).__mro__
     )
+
+
+def _misused(error: click.UsageError) -> str:
+    """What click says, and for an option that the verb does not have, the one that was meant, perhaps."""
+    if error.ctx is None or not isinstance(error, click.exceptions.NoSuchOption):
+        return _sentence(error.format_message())
+    params = error.ctx.command.get_params(error.ctx)
+    known = [name for param in params for name in param.opts if name.startswith("--")]
+    return f"no such option {error.option_name!r}{nearest(error.option_name, known)}"
 
 
 def _abandon_stdout() -> None:

@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
+from agentq.cli.names import complete_names
 from agentq.cli.session import Session
+from agentq.core.errors import UsageError
+from agentq.core.words import nearest
 
 
 class GlobalOptions(click.Command):
@@ -47,12 +50,29 @@ class Verb(GlobalOptions):
 class VerbGroup(GlobalOptions, click.Group):
     """A verb that has verbs of its own: `agentq prices list`."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb.
+
+        Raises:
+            UsageError: for a word that is no verb, with the nearest that is.
+        """
+        word, known = args[0], self.list_commands(ctx)
+        if word not in known and not word.startswith("-"):
+            of = f"{ctx.info_name} " if ctx.parent else ""
+            raise UsageError(
+                f"there is no verb {f'{of}{word}'!r}{nearest(word, known)}",
+                hint=f"agentq {of}--help lists them",
+            )
+        return super().resolve_command(ctx, args)
+
 
 def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a function the verb `name`. It takes the `Session` first and may return an exit code."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        return click.command(name, cls=Verb)(click.pass_obj(function))
+        return complete_names(click.command(name, cls=Verb)(click.pass_obj(function)))
 
     return wrap
 

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import click
 
 from agentq.cli.failure import report
-from agentq.cli.globals import GlobalOptions
+from agentq.cli.globals import VerbGroup
 from agentq.cli.session import Session
-from agentq.core.errors import UsageError
 
 VERBS = {
+    "init": "A first agents.py, two rows, and what to type.",
     "demo": "Twenty tasks through real workers, with nothing to set up.",
     "up": "Run everything on this machine: server, workers, Flower.",
     "down": "Stop what `agentq up` started here.",
@@ -40,11 +40,12 @@ VERBS = {
     "retry": "Let what ended without finishing go on, or fork a run.",
     "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
     "fake-provider": "Run a model provider on this machine: no key, no cost, and every fault.",
+    "completion": "The completion script of bash, zsh or fish.",
     "doctor": "Check the server, the broker, the workers; --runs: every run.",
 }
 
 
-class LazyGroup(GlobalOptions, click.Group):
+class LazyGroup(VerbGroup):
     """A group that knows its verbs by name and imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -57,23 +58,6 @@ class LazyGroup(GlobalOptions, click.Group):
             return None
         command: click.Command = import_module(f"agentq.cli.{cmd_name.replace('-', '')}").command
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb.
-
-        Raises:
-            UsageError: for a word that is no verb, with the nearest that is.
-        """
-        word = args[0]
-        if word not in VERBS and not word.startswith("-"):
-            from agentq.core.words import nearest
-
-            raise UsageError(
-                f"there is no verb {word!r}{nearest(word, VERBS)}", hint="agentq --help lists them"
-            )
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing any."""
@@ -104,7 +88,7 @@ class LazyGroup(GlobalOptions, click.Group):
 
 @click.group(
     cls=LazyGroup,
-    epilog="First steps: `agentq demo` needs nothing; `agentq up -A agents:app` runs your own agents.",
+    epilog="First steps: `agentq demo` needs nothing; `agentq init` writes a first agent of your own.",
 )
 def main() -> None:
     """Run LLM agents in bulk: queued, budgeted, and never lost."""

@@ -11,6 +11,7 @@ import click
 
 from agentq.cli.console import plural
 from agentq.core.errors import UsageError
+from agentq.core.words import nearest
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch, Run
@@ -33,8 +34,10 @@ def find(app: AgentQ, word: str) -> Run | Batch:
         return app.run(word)
     with suppress(UsageError):
         return app.batch(word)
+    close = nearest(word, app.store.batches.names())
     raise UsageError(
-        f"there is no run {word!r}, nor a batch of that name", hint="it may be older than the retention"
+        f"there is no run {word!r}, nor a batch of that name{close}",
+        hint="it may be older than the retention",
     )
 
 

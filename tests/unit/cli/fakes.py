@@ -105,6 +105,20 @@ class FakeInbox:
     def count(self) -> int:
         return 0
 
+    @property
+    def watch(self) -> FakeInbox:
+        return self
+
+    def server_ms(self) -> int:
+        return 0
+
+    @property
+    def batches(self) -> FakeInbox:
+        return self
+
+    def names(self) -> list[str]:
+        return []
+
 
 @dataclass
 class FakeApp:

@@ -193,5 +193,5 @@ def test_without_the_package_one_sentence_says_what_to_type(monkeypatch: pytest.
 def test_a_verb_that_does_not_exist_is_a_sentence() -> None:
     refused = invoke("prices", "lst")
     assert refused.exit_code == 2
-    assert refused.stderr.startswith("error: no such command 'lst'")
+    assert refused.stderr.startswith("error: there is no verb 'prices lst' (did you mean 'list'?)")
     assert "list" in invoke("prices", "--help").stdout
