@@ -1,32 +1,16 @@
-"""The input reader: every mistake is named with its line, and nothing goes further when there is one."""
+"""One row: what may be in it, what is said of what may not, and by what it is known."""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
+from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentq.core.errors import InputError
-from agentq.engine.rowfile import load_rows
 from agentq.engine.rows import Row, parse_row
-
-AGENTS = ("orders", "triage")
-
-
-def write(path: Path, *rows: Any) -> str:
-    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
-    path.write_text(text, encoding="utf-8")
-    return str(path)
-
-
-def problems(source: str, **options: Any) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        load_rows(source, agents=AGENTS, agent="orders", **options)
-    return caught.value.problems
 
 
 def test_only_the_input_is_required() -> None:
@@ -74,6 +58,15 @@ def test_money_is_exact() -> None:
         ({"input": "x", "max_usd": "cheap"}, "not an amount"),
         ({"input": "x", "max_usd": True}, "not true or false"),
         ({"input": "x", "context": {"blob": "x" * 8_000}}, "the most is 8000"),
+        ({"input": "x", "priority": 10}, "0 to 9, the most urgent, not 10"),
+        ({"input": "x", "priority": -1}, "not -1"),
+        ({"input": "x", "priority": True}, "whole number from 0 to 9, not true or false"),
+        ({"input": "x", "priority": 1.5}, "not 1.5"),
+        ({"input": "x", "priority": "high"}, "not a string"),
+        ({"messages": []}, "a list of messages is the 'input'"),
+        ({"input": {"n": float("inf")}}, "cannot be written as JSON"),
+        ({"input": {"n": object()}}, "cannot be written as JSON"),
+        ({"input": "x", "custom_id": "\ud800"}, "printable"),
         ({"input": "\ud800"}, "surrogate"),
         ({"input": "x", "metadata": {"n": float("nan")}}, "cannot be written as JSON"),
     ],
@@ -92,116 +85,67 @@ def test_the_hash_is_of_the_content_alone() -> None:
     assert parse_row({"input": "y"}).content_hash != parse_row({"input": "x"}).content_hash
 
 
-def test_rows_come_in_order_with_ids_and_agents(tmp_path: Path) -> None:
-    same = {"input": "x"}
-    source = write(
-        tmp_path / "in.jsonl", same, "", {"input": "y", "custom_id": "t-1", "agent": "triage"}, same, same
-    )
-    with load_rows(source, agents=AGENTS, agent="orders") as rows:
-        assert len(rows) == 4
-        read = list(rows)
-        assert list(rows) == read
-    plain = parse_row({"input": "x"}).content_hash
-    assert [row.custom_id for row in read] == [plain, "t-1", f"{plain}-2", f"{plain}-3"]
-    assert [row.agent for row in read] == ["orders", "triage", "orders", "orders"]
-
-
-def test_a_cap_for_all_rows_changes_no_id_and_yields_to_a_row(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", {"input": "x"}, {"input": "y", "max_usd": "0.5"})
-    with (
-        load_rows(source, agent="orders") as plain,
-        load_rows(source, agent="orders", max_usd=Decimal(1)) as capped,
-    ):
-        assert [row.custom_id for row in plain] == [row.custom_id for row in capped]
-        assert [row.max_usd for row in capped] == [Decimal(1), Decimal("0.5")]
-
-
-def test_a_broken_line_is_named_with_its_position(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", {"input": "a"}, {"input": "b"}, '{"input": "c"')
-    (problem,) = problems(source)
-    assert problem.startswith(f"{source}:3: not JSON: ")
-    assert "column 14" in problem
-
-
-def test_a_duplicate_names_both_lines(tmp_path: Path) -> None:
-    rows = [{"input": "a", "custom_id": "t"}, {"input": "b"}, {"input": "c", "custom_id": "t"}]
-    source = write(tmp_path / "in.jsonl", *rows)
-    assert problems(source) == [f"{source}:3: custom_id 't' is already on line 1"]
-
-
-def test_an_unknown_agent_names_the_nearest(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", {"input": "a", "agent": "order"})
-    (problem,) = problems(source)
-    assert problem.startswith(f"{source}:1: unknown agent 'order' (did you mean 'orders'?)")
-
-
-def test_a_row_without_an_agent_says_where_to_name_one(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", {"input": "a"})
-    with pytest.raises(InputError, match="--agent"):
-        load_rows(source, agents=AGENTS)
-
-
-def test_all_problems_are_told_and_twenty_are_shown(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", *[{"input": "x", "max_usd": "-1"}] * 25)
-    with pytest.raises(InputError) as caught:
-        load_rows(source, agents=AGENTS, agent="orders")
-    assert len(caught.value.problems) == 25
-    assert str(caught.value).count("\n") == 20
-    assert str(caught.value).endswith("and 5 more")
-
-
-@pytest.mark.parametrize(
-    "content, sentence",
-    [
-        (b"", "no row"),
-        (b"\n  \n", "no row"),
-        (b"[1]\n", "not a list"),
-        (b'{"input": "\xff"}\n', "not UTF-8 at byte 12"),
-        (b'{"input": NaN}\n', "NaN is not a number"),
-        (b"[" * 100_000 + b"\n", "nested too deeply"),
-    ],
-)
-def test_what_is_no_jsonl_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(content)
-    assert sentence in problems(str(path))[0]
-
-
-def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"input": "x"}\n')
-    with load_rows(str(path), agent="orders") as rows:
-        assert [row.input for row in rows] == ["x"]
-
-
-def test_a_missing_file_and_a_folder_are_sentences(tmp_path: Path) -> None:
-    assert problems(str(tmp_path / "none.jsonl"))[0].endswith("none.jsonl: no such file or directory")
-    assert problems(str(tmp_path))[0].endswith(": is a directory")
-
-
-def test_standard_input_is_read_once_and_can_be_walked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    piped = io.TextIOWrapper(io.BytesIO(b'{"input": "a"}\n{"input": "b"}\n'))
-    monkeypatch.setattr("sys.stdin", piped)
-    with load_rows("-", agents=AGENTS, agent="orders") as rows:
-        assert [row.input for row in rows] == ["a", "b"]
-        assert [row.input for row in rows] == ["a", "b"]
-
-
-def test_a_problem_of_standard_input_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
-    assert problems("-")[0].startswith("stdin:1: ")
-
-
-def test_a_file_that_changes_between_the_passes_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    write(path, {"input": "a"})
-    with load_rows(str(path), agent="orders") as rows:
-        write(path, {"inpt": "a"})
-        with pytest.raises(InputError, match="changed while it was read"):
-            list(rows)
-
-
 @pytest.mark.parametrize("value", ["text", 3, None, ["input"]])
 def test_a_row_that_is_no_object_is_refused_in_words(value):
     with pytest.raises(ValueError, match="a row is an object, not "):
         parse_row(value)
+
+
+@pytest.mark.parametrize(
+    "row, known_as",
+    [
+        ({"input": "x"}, "0cb8c1f38f764fa9"),
+        ({"input": 'ä"\n\u2028', "agent": "a"}, "2303bc6a46bcfe99"),
+        (
+            {
+                "input": [{"role": "user", "content": "ü"}, {"role": "assistant", "content": "b"}],
+                "metadata": {"b": [1, 2.5, None], "a": {"z": 1, "y": True}},
+            },
+            "828dba74ca127dcc",
+        ),
+        ({"input": {"b": 1, "a": 2}, "context": {"user_id": "m"}, "max_usd": "0.10"}, "267c00ea7c6033a8"),
+        ({"input": "x", "max_usd": 2, "custom_id": "t"}, "fa36201a2a6ffa88"),
+    ],
+)
+def test_a_hash_is_what_it_was_in_the_batches_that_are_stored(row: dict[str, Any], known_as: str) -> None:
+    assert parse_row(row).content_hash == known_as
+
+
+def test_a_hash_is_of_sorted_compact_json() -> None:
+    row = parse_row({"input": "x", "agent": "a"}, call={"model": "m", "dialect": "openai"})
+    content = {
+        "agent": "a",
+        "call": {"dialect": "openai", "model": "m"},
+        "context": {},
+        "input": "x",
+        "max_usd": None,
+        "metadata": {},
+    }
+    text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+    assert row.content_hash == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_another_priority_is_the_same_content_and_another_call_is_not() -> None:
+    plain = parse_row({"input": "x"})
+    assert parse_row({"input": "x", "priority": 9}).content_hash == plain.content_hash
+    calls = [{"dialect": "openai", "model": "m", "options": {"temperature": n}} for n in (0, 1)]
+    hashes = {parse_row({"input": "x"}, call=call).content_hash for call in calls}
+    assert len(hashes | {plain.content_hash}) == 3
+
+
+def test_what_is_given_for_all_rows_yields_to_the_row_and_changes_no_derived_id() -> None:
+    plain = parse_row({"input": "x"})
+    given = parse_row({"input": "x"}, agent="a", max_usd=Decimal(1), where="in:1")
+    assert (given.agent, given.max_usd, given.where) == ("a", Decimal(1), "in:1")
+    assert given.content_hash != plain.content_hash
+    assert given.derived_id == plain.derived_id == plain.content_hash
+    own = parse_row({"input": "x", "agent": "b", "max_usd": "2"}, agent="a", max_usd=Decimal(1))
+    assert (own.agent, own.max_usd) == ("b", Decimal(2))
+    assert own.derived_id == own.content_hash
+
+
+def test_a_changed_copy_has_a_hash_of_its_own() -> None:
+    row = parse_row({"input": "x"})
+    assert replace(row, input="y").content_hash == parse_row({"input": "y"}).content_hash
+    assert row.named("t-1") == replace(row, custom_id="t-1")
+    assert row.named("t-1").content_hash == row.content_hash
