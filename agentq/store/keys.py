@@ -18,7 +18,8 @@ all that it has started.
                                  paused (by) on_expired definition
                                  generation reopen reopen_head stopped_at ·
                                  stop_reason stop_scope stop_detail answer
-                                 output ended
+                                 output model finish (stop, length) body
+                                 (of one call: its provider's) ended
     run:<r>:msgs         list    messages, JSON, append-only                   retention of the run
     run:<r>:trace        list    trace events, compact JSON, append-only       retention of the run
     run:<r>:cache        hash    call signature → result of a side effect      retention of the run

@@ -111,7 +111,11 @@ def test_an_answer_that_stays_wrong_is_a_failure_with_the_reason_as_its_detail(r
     assert (record.stop_reason, record.stop_detail) == ("output_invalid", "priority: Field required")
     result = Run(rig.store, run, rig.agents).result()
     assert (result.output, result.answer) == (None, '{"title":"x"}')
-    assert result.error == {"code": "output_invalid", "message": "priority: Field required"}
+    assert result.error == {
+        "code": "output_invalid",
+        "message": "priority: Field required",
+        "retryable": True,
+    }
 
 
 POINTS = {
