@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from celery import Celery
 from kombu.exceptions import KombuError
@@ -18,8 +20,9 @@ from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
 from agentq.app.approval import Approval, approval_of
 from agentq.app.batch import Batch
+from agentq.app.options import batch_options
 from agentq.app.run import Run
-from agentq.app.submission import Submission, checked_row, run_of
+from agentq.app.submission import Limits, Submission, checked_row, entry, run_of
 from agentq.app.where import CALL_KEYS, Terms, where
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
@@ -29,6 +32,7 @@ from agentq.core.settings import Settings, check_on_exhausted, load_settings
 from agentq.core.words import nearest
 from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
 from agentq.engine.leases import Leases
+from agentq.engine.load import Load, Told, nobody
 from agentq.engine.onecall import OneCalls
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
@@ -421,33 +425,115 @@ class AgentQ:
         budgets: Budgets | None = None,
         max_usd: Decimal | str | int | None = None,
         max_tokens: int | None = None,
+        max_in_flight: int | None = None,
+        max_open: int | None = None,
+        priority: int | None = None,
+        at: datetime | None = None,
         on_exhausted: str | None = None,
     ) -> Batch:
         """Submit rows as a batch, or the missing ones of a batch. All are checked before one is written.
 
+        The rows are taken one at a time and kept in a temporary file: memory does not grow with them, but for about
+        64 bytes each.
+
         Args:
             agent: of the rows that name none themselves.
+            rows: any iterable, also a generator.
             budgets: each run's. `max_usd` and `max_tokens` are the limits of the batch together.
-            on_exhausted: what its runs do when these are reached: `park`, `stop` or `winddown`.
+            max_in_flight: how many of its runs may be queued or running at once.
+            max_open: how many may have begun and not ended.
+            priority: 0 to 9: before other batches of the tenant, the highest first.
+            at: none of its rows is started before.
+            on_exhausted: what its runs do when its limits are reached: `park`, `stop` or `winddown`.
 
         Raises:
-            InputError: naming every row that cannot be; nothing was submitted.
+            InputError: naming the rows that cannot be; nothing was submitted.
             ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
             UnavailableError: when Redis cannot be reached.
         """
-        self._submission(tenant, budgets).many(
-            agent,
-            rows,
-            batch=check_name("batch", batch),
+        options = batch_options(max_in_flight, max_open, priority, at)
+        with self.load(batch, tenant=tenant, budgets=budgets, max_usd=max_usd, max_tokens=max_tokens) as load:
+            for number, item in enumerate(rows, start=1):
+                load.add(*entry(item, number, agent))
+            return self.write(load, agent=agent, on_exhausted=on_exhausted, options=options)
+
+    async def submit_async(
+        self,
+        agent: str | None,
+        rows: AsyncIterable[Mapping[str, Any] | Row],
+        *,
+        batch: str,
+        on_exhausted: str | None = None,
+        max_in_flight: int | None = None,
+        max_open: int | None = None,
+        priority: int | None = None,
+        at: datetime | None = None,
+        **limits: Unpack[Limits],
+    ) -> Batch:
+        """As `submit_many`, with rows that come asynchronously. They are written in a thread."""
+        options = batch_options(max_in_flight, max_open, priority, at)
+        with self.load(batch, **limits) as load:
+            number = 0
+            async for item in rows:
+                number += 1
+                load.add(*entry(item, number, agent))
+            return await asyncio.to_thread(
+                self.write, load, agent=agent, on_exhausted=on_exhausted, options=options
+            )
+
+    def load(
+        self,
+        batch: str,
+        *,
+        tenant: str | None = None,
+        budgets: Budgets | None = None,
+        max_usd: Decimal | str | int | None = None,
+        max_tokens: int | None = None,
+        tell: Told = nobody,
+    ) -> Load:
+        """Begin to check rows for a batch: `add` them, then `write` what comes of it. Nothing is connected yet.
+
+        Raises:
+            UsageError: when the batch cannot be called that.
+        """
+        submission = self._submission(tenant, budgets)
+        load = submission.load(
+            check_name("batch", batch),
             usd=None if max_usd is None else to_nano(max_usd),
             tokens=None if max_tokens is None else check_tokens(max_tokens),
-            on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
+            tell=tell,
         )
-        return Batch(self.store, batch, self.agents)
+        return load
+
+    def write(
+        self,
+        load: Load,
+        *,
+        agent: str | None = None,
+        on_exhausted: str | None = None,
+        options: Mapping[str, str | int] | None = None,
+    ) -> Batch:
+        """Write the rows of a load to their batch: see `submit_many`.
+
+        Args:
+            load: with all its rows added.
+            agent: of the batch; None for that of its rows.
+            on_exhausted: see `submit_many`.
+            options: see `batch_options`.
+        """
+        self._submission(load.terms.tenant, load.terms.budgets).write(
+            load,
+            load.terms.batch,
+            agent=agent,
+            on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
+            options=options,
+        )
+        return Batch(self.store, load.terms.batch, self.agents)
 
     def _submission(self, tenant: str | None, budgets: Budgets | None) -> Submission:
         return Submission(
             agents=self.agents,
+            agent_for=self.agent_for,
             settings=self.settings,
             store=lambda: self.store,
             dispatch=self.dispatch,

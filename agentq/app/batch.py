@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Unpack
+from datetime import datetime
+from typing import Any, Literal, Unpack
 
 from agentq.agent.agent import Agent
 from agentq.agent.metrics import RunMetrics, run_metrics
 from agentq.agent.thread import Thread
+from agentq.app.options import batch_options
 from agentq.app.result import Result, result_of
 from agentq.app.run import Run
 from agentq.app.waiting import wait_for
@@ -17,7 +19,7 @@ from agentq.core.records import Account, BatchRecord, Parked, PendingCall, RunRe
 from agentq.core.words import nearest
 from agentq.engine.cancel import Cancelled, cancel_batch
 from agentq.engine.pause import resume_batch
-from agentq.engine.retry import NewBudgets, Retried, retry_runs
+from agentq.engine.retry import NewBudgets, Retried, retry_batch
 from agentq.store.connect import Store
 
 _CHUNK = 500
@@ -49,10 +51,14 @@ class Batch:
         return record
 
     def counts(self) -> dict[str, int]:
-        """How many runs there are in all (`total`) and in each state."""
+        """How many runs there are in all (`total`) and in each state; `rows` of those queued have not begun.
+
+        It costs no more for a large batch: only runs that have begun are looked at.
+        """
         record = self.record()
         live = self._store.batches.live_states(self.name)
-        counts = {"total": record.total}
+        live[RunState.QUEUED] += record.rows
+        counts = {"total": record.total, "rows": record.rows}
         counts.update({state.value: live[state] for state in RunState if state.is_live})
         return counts | {"ended": record.ended}
 
@@ -151,5 +157,22 @@ class Batch:
         Raises:
             UsageError: when one of the budgets cannot be; nothing was retried.
         """
-        rows = [run_id for chunk in self._store.batches.runs(self.name) for run_id in chunk]
-        return retry_runs(self._store, rows, by=by, budgets=budgets)
+        return retry_batch(self._store, self.name, by=by, budgets=budgets)
+
+    def tune(
+        self,
+        *,
+        max_in_flight: int | Literal["same"] | None = "same",
+        max_open: int | Literal["same"] | None = "same",
+        priority: int | Literal["same"] = "same",
+        at: datetime | Literal["same"] | None = "same",
+    ) -> None:
+        """Change how its rows are admitted, at once and at any size; None takes a cap, or the time, away.
+
+        Raises:
+            UsageError: for a number out of its range, or a time without a time zone.
+        """
+        given = {"max_in_flight": max_in_flight, "max_open": max_open, "priority": priority, "at": at}
+        asked: dict[str, Any] = {name: value for name, value in given.items() if value != "same"}
+        checked = batch_options(*(asked.get(name) for name in given))
+        self._store.batches.tune(self.name, {name: checked.get(name) for name in asked})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from decimal import Decimal
+from typing import Any, TypedDict
 
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets
 from agentq.agent.thread import Thread
-from agentq.core.errors import ConflictError, InputError, UsageError
+from agentq.core.errors import InputError, UsageError
 from agentq.core.money import to_nano
 from agentq.core.records import RunRecord
 from agentq.core.settings import Settings
 from agentq.core.words import nearest
 from agentq.engine.children import adopt, refuse_unpriced_inside
+from agentq.engine.load import Load, Told, nobody
+from agentq.engine.patterns import Terms
 from agentq.engine.rows import Row, parse_row
-from agentq.engine.submit import Draft, conflicts, draft_run, optional_scopes, refuse_unpriced, submit_drafts
+from agentq.engine.submit import Draft, draft_run, optional_scopes, refuse_unpriced, submit_drafts
 from agentq.engine.workbench import Dispatch, MakeHint
 from agentq.store.connect import Store
 
@@ -35,6 +38,26 @@ def checked_row(item: Mapping[str, Any] | Row, where: str = "submit") -> Row:
         raise InputError([f"{where}: {error}"]) from None
 
 
+class Limits(TypedDict, total=False):
+    """Who pays for a batch and how much at most: see `AgentQ.submit_many`."""
+
+    tenant: str | None
+    budgets: Budgets | None
+    max_usd: Decimal | str | int | None
+    max_tokens: int | None
+
+
+def entry(item: Mapping[str, Any] | Row, number: int, agent: str | None) -> tuple[str, Row | str]:
+    """Where the `number`-th item stands, and the row that it is, of this agent if it names none; or what is wrong."""
+    if isinstance(item, Row):
+        row = item if item.agent or not agent else replace(item, agent=agent)
+        return row.where or f"row {number}", row
+    try:
+        return f"row {number}", parse_row(item, agent=agent or "")
+    except ValueError as error:
+        return f"row {number}", str(error)
+
+
 def run_of(store: Store, batch: str, row: Row) -> str:
     """The run that a row of a batch became."""
     custom_id = row.custom_id or row.content_hash
@@ -46,6 +69,7 @@ class Submission:
     """One call of `submit` or `submit_many`, for one tenant. `store` is asked for once all is checked."""
 
     agents: Mapping[str, Agent]
+    agent_for: Callable[[str, Mapping[str, Any]], Agent]
     settings: Settings
     store: Callable[[], Store]
     dispatch: Dispatch
@@ -67,99 +91,72 @@ class Submission:
         row = replace(row, agent=agent)
         if self.parent is not None and not row.context:
             row = replace(row, context=self.parent.spec.context)
-        draft = self._draft(agent, row, batch=None, thread=thread)
-        store = self._ready({draft.spec.agent})
+        draft = self._draft(agent, row, thread=thread)
+        store = self._ready({agent: self.agents[agent]})
         if self.parent is not None:
             draft = adopt(draft, self.parent.id, self.parent.spec)
             if self.settings.on_unpriced == "refuse":
                 around = draft.spec.scopes_of(draft.run_id)[:-1]
                 refuse_unpriced_inside(store, agent, self.agents[agent], around)
-        ((answer,),) = self._write(store, [draft])
-        return answer[1]
+        return self._write(store, draft)
 
-    def many(
+    def load(
+        self, batch: str, *, usd: int | None = None, tokens: int | None = None, tell: Told = nobody
+    ) -> Load:
+        """Begin to check rows for a batch, whose own limits are these. Nothing is connected yet.
+
+        Args:
+            batch: its name.
+            usd: in nano-USD, likewise `tokens`.
+            tell: see `Told`.
+        """
+        terms = Terms(
+            batch=batch,
+            tenant=self.tenant,
+            budgets=self.budgets,
+            batch_usd=usd,
+            batch_tokens=tokens,
+            capped=bool(self.settings.default_limits),
+            on_unpriced=self.settings.on_unpriced,
+            on_exhausted=self.settings.on_exhausted,
+        )
+        return Load(terms, self._agent_of, tell=tell)
+
+    def write(
         self,
-        agent: str | None,
-        items: Iterable[Mapping[str, Any] | Row],
-        *,
+        load: Load,
         batch: str,
-        usd: int | None,
-        tokens: int | None,
+        *,
+        agent: str | None = None,
         on_exhausted: str | None = None,
-    ) -> None:
-        """Submit rows as a batch, or those that it does not have yet.
+        options: Mapping[str, str | int] | None = None,
+    ) -> int:
+        """Write the rows that were added to `load`, or those that the batch does not have yet; how many are new.
 
         Raises:
-            InputError: naming every row that cannot be; nothing was submitted.
-            ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted,
-                but for rows before an id that another process took in the meantime.
+            InputError: naming rows that cannot be; nothing was submitted.
+            ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
             UnavailableError: when Redis cannot be reached.
         """
-        rows, drafts = self._drafts(agent, items, batch=batch, usd=usd, tokens=tokens)
-        named = {draft.spec.agent for draft in drafts}
-        store = self._ready(named)
-        self._refuse_conflicts(store, batch, rows)
-        store.batches.open(
-            batch,
-            agent=agent or (next(iter(named)) if len(named) == 1 else ""),
-            tenant=self.tenant,
-            usd=usd,
-            tokens=tokens,
+        load.check()
+        agents = load.agents
+        store = self._ready(agents)
+        new = load.write(
+            store,
+            agent=agent or (next(iter(agents)) if len(agents) == 1 else ""),
+            scopes_of=lambda name, known: optional_scopes(store, name, known, self.settings.optional_scopes),
             retention_ms=self.settings.retention_ms,
+            options=options,
         )
         if on_exhausted is not None:
             store.ledger.set_limit(f"batch:{batch}", on_exhausted=on_exhausted)
-        try:
-            for _ in self._write(store, drafts):
-                pass
-        except ConflictError:
-            # Somebody has taken an id since it was looked for. This load is over; the batch may be too.
-            store.batches.seal(batch)
-            raise
-        store.batches.seal(batch)
+        return new
 
     # ── checking ─────────────────────────────────────────────────────────────────────────────────
 
-    def _drafts(
-        self,
-        agent: str | None,
-        items: Iterable[Mapping[str, Any] | Row],
-        *,
-        batch: str,
-        usd: int | None,
-        tokens: int | None,
-    ) -> tuple[dict[str, Row], list[Draft]]:
-        rows: dict[str, Row] = {}
-        drafts: list[Draft] = []
-        problems: list[str] = []
-        for number, item in enumerate(items, start=1):
-            where = (item.where if isinstance(item, Row) else "") or f"row {number}"
-            try:
-                row = _named(checked_row(item, where), rows)
-                row = replace(row, agent=row.agent or agent or "")  # by its id, another agent's is a conflict
-                if row.custom_id in rows:
-                    first = rows[row.custom_id].where
-                    raise UsageError(f"custom_id {row.custom_id!r} is that of {first} too")
-                rows[row.custom_id] = replace(row, where=where)
-                drafts.append(self._draft(row.agent, row, batch=batch, usd=usd, tokens=tokens))
-            except InputError as error:
-                problems += error.problems
-            except UsageError as error:
-                problems.append(f"{where}: {error}" + (f" ({error.hint})" if error.hint else ""))
-        if problems:
-            raise InputError(problems)
-        return rows, drafts
-
-    def _draft(
-        self,
-        name: str,
-        row: Row,
-        *,
-        batch: str | None,
-        thread: Thread | None = None,
-        usd: int | None = None,
-        tokens: int | None = None,
-    ) -> Draft:
+    def _agent_of(self, name: str, call: Mapping[str, Any] | None) -> Agent:
+        if call is not None:
+            return self.agent_for(name, call)
         if not name:
             raise UsageError("no agent is named, neither in the row nor for the batch")
         if name not in self.agents:
@@ -167,36 +164,26 @@ class Submission:
             raise UsageError(
                 f"there is no agent {name!r}{nearest(name, self.agents)}", hint=f"this app has {known}"
             )
+        return self.agents[name]
+
+    def _draft(self, name: str, row: Row, *, thread: Thread | None = None) -> Draft:
         settings = self.settings
         return draft_run(
             name,
-            self.agents[name],
+            self._agent_of(name, None),
             row,
             tenant=self.tenant,
-            batch=batch,
             budgets=self.budgets,
             thread=thread,
-            batch_usd=usd,
-            batch_tokens=tokens,
             capped=bool(settings.default_limits),
             on_unpriced=settings.on_unpriced,
             on_exhausted=settings.on_exhausted,
         )
 
-    def _refuse_conflicts(self, store: Store, batch: str, rows: Mapping[str, Row]) -> None:
-        hashes = {custom_id: row.content_hash for custom_id, row in rows.items()}
-        clashing = conflicts(store, batch, hashes)
-        if clashing:
-            more = f", and {len(clashing) - 1} more" if len(clashing) > 1 else ""
-            raise ConflictError(
-                f"{rows[clashing[0]].where}: batch {batch!r} has {clashing[0]!r} with other content{more}",
-                hint="nothing was submitted; use another batch, or other custom_ids",
-            )
-
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ready(self, agents: Iterable[str]) -> Store:
-        """The store, reachable, with the limits of the settings in its ledger.
+    def _ready(self, agents: Mapping[str, Agent]) -> Store:
+        """The store, reachable, with what the settings limit in it.
 
         Raises:
             UsageError: when a limit in USD that is set in the ledger could never fire for want of a price.
@@ -206,34 +193,25 @@ class Submission:
         for (kind, window), usd in self.settings.default_limits.items():
             scope = "global" if kind == "global" else f"tenant:{self.tenant}"
             store.ledger.set_limit(f"{scope}@{window}" if window else scope, usd=to_nano(usd))
+        if self.settings.feeder_limits:
+            store.feeder.tune("", self.settings.feeder_limits)
         if self.settings.on_unpriced == "refuse":
-            for name in agents:
-                scopes = ["global", f"tenant:{self.tenant}", *self._optional_scopes(store, name)]
+            for name, agent in agents.items():
+                optional = optional_scopes(store, name, agent, self.settings.optional_scopes)
+                scopes = ["global", f"tenant:{self.tenant}", *optional]
                 windows = [f"{scope}@{window}" for scope in scopes for window in ("day", "month")]
                 if any(account.limit_nano is not None for account in store.ledger.accounts(scopes + windows)):
-                    refuse_unpriced(name, self.agents[name])
+                    refuse_unpriced(name, agent)
         return store
 
-    def _optional_scopes(self, store: Store, name: str) -> tuple[str, ...]:
-        """The scopes of an agent's runs that are not always there: wanted by a setting, or limited."""
-        return optional_scopes(store, name, self.agents[name], self.settings.optional_scopes)
-
-    def _write(self, store: Store, drafts: Sequence[Draft]) -> Iterable[list[tuple[str, str]]]:
-        scopes = {name: self._optional_scopes(store, name) for name in {draft.spec.agent for draft in drafts}}
-        return submit_drafts(
-            [replace(draft, spec=replace(draft.spec, scopes=scopes[draft.spec.agent])) for draft in drafts],
+    def _write(self, store: Store, draft: Draft) -> str:
+        name = draft.spec.agent
+        scopes = optional_scopes(store, name, self.agents[name], self.settings.optional_scopes)
+        ((_, run_id),) = submit_drafts(
+            [replace(draft, spec=replace(draft.spec, scopes=scopes))],
             store=store,
             dispatch=self.dispatch,
             make_hint=self.make_hint,
             retention_ms=self.settings.retention_ms,
         )
-
-
-def _named(row: Row, taken: Mapping[str, Row]) -> Row:
-    """A row without a custom_id is known by its content; equal rows are counted."""
-    if row.custom_id:
-        return row
-    name, count = row.content_hash, 2
-    while name in taken:
-        name, count = f"{row.content_hash}-{count}", count + 1
-    return replace(row, custom_id=name)
+        return run_id

@@ -36,13 +36,20 @@ class UsageError(AgentQError):
 
 
 class InputError(UsageError):
-    """Rows of an input are wrong. `problems` holds every `file:line: message`; nothing was submitted."""
+    """Rows of an input are wrong. `problems` holds `file:line: message` of them; nothing was submitted.
 
-    def __init__(self, problems: list[str], *, shown: int = 20) -> None:
+    Args:
+        problems: those that are known.
+        total: how many there are, where only the first are known.
+        shown: how many the text has.
+    """
+
+    def __init__(self, problems: list[str], total: int | None = None, *, shown: int = 20) -> None:
         self.problems = problems
         text = "\n".join(problems[:shown])
-        if len(problems) > shown:
-            text += f"\n… and {len(problems) - shown} more"
+        more = (len(problems) if total is None else total) - min(shown, len(problems))
+        if more > 0:
+            text += f"\n… and {more} more"
         super().__init__(text, hint="nothing was submitted")
 
 

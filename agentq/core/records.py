@@ -386,6 +386,8 @@ class RunRecord:
     stop_reason: StopReason | None = None
     stop_scope: str | None = None
     stop_detail: str | None = None
+    is_row: bool = False
+    """Whether it is a row that is no run yet, or that ended without becoming one."""
     answer: str | None = None
     has_output: bool = False
     """Whether the answer is JSON of the form that its agent wants."""
@@ -440,6 +442,43 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
+class RowEntry:
+    """A row as it is written: everything about its run that other rows do not share."""
+
+    run_id: str
+    custom_id: str
+    content_hash: str
+    priority: int
+    payload: str
+    """JSON: template, custom_id, content hash, what its spec has beside the template, its own limit in nano-USD or
+    nothing, messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRecord:
+    """A tenant as the feeder sees it."""
+
+    name: str
+    in_flight: int
+    batches: int
+    """Those with rows that take turns."""
+    weight: int = 1
+    """With twice the weight it has twice the tokens of another."""
+    max_in_flight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A batch that somebody has begun to load."""
+
+    total: int
+    """How many rows it had."""
+    serial: str
+    """What the ids of its rows end with."""
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchRecord:
     """A batch as it stands. `agent` is empty when its rows name several."""
 
@@ -455,3 +494,22 @@ class BatchRecord:
     """Live runs that its rows have started, and what those have started."""
     paused: str | None = None
     """Who paused it."""
+    rows: int = 0
+    """Those that are no runs yet, of a load that is not sealed too."""
+    open: int = 0
+    """Runs that have not ended."""
+    in_flight: int = 0
+    """Of these, how many are queued and due, or running."""
+    loader: str | None = None
+    """Who adds rows to it, or did when he was killed."""
+    cancelled: str | None = None
+    """Who cancelled it."""
+    max_in_flight: int | None = None
+    max_open: int | None = None
+    priority: int = 0
+    at_ms: int | None = None
+    """None of its rows is admitted before."""
+    dry: str | None = None
+    """The run that waits for money, so that no row is admitted."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What its ended runs add up to: see `agentq.agent.metrics`."""

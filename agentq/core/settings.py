@@ -53,6 +53,10 @@ class Settings:
     """How long a run waits for a decision before it ends as `approval_expired`."""
     retention_days: float = 7.0
     """How long an ended run is kept."""
+    max_in_flight: int | None = None
+    """How many runs may be in flight together at most; else half as many again as the workers have hands."""
+    tenant_max_in_flight: int | None = None
+    """The same for each tenant."""
     global_max_usd: Decimal | None = None
     """The limit of everything in this namespace together."""
     tenant_max_usd: Decimal | None = None
@@ -93,6 +97,12 @@ class Settings:
         return limits
 
     @property
+    def feeder_limits(self) -> dict[str, int]:
+        """What is set here of how much may be in flight, as the feeder names it."""
+        limits = {"max": self.max_in_flight, "tenant_max": self.tenant_max_in_flight}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+    @property
     def park_ms(self) -> int:
         """The longest park in whole milliseconds."""
         return round(self.park_seconds * 1000)
@@ -120,6 +130,7 @@ NOT_SETTINGS = (
 """Variables with the prefix that are for somebody else."""
 _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
 _MONEY = {name for name in NAMES if "_max_usd" in name}
+_COUNTS = {"max_in_flight", "tenant_max_in_flight"}
 _CHOICES = {
     "on_unpriced": ("refuse", "allow"),
     "token_bounds": ("strict", "tight"),
@@ -184,6 +195,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
         if name in _MONEY:
             to_nano(value)
             return Decimal(value)
+        if name in _COUNTS:
+            return _count(value)
         if not isinstance(value, str):
             raise TypeError(f"{value!r} must be text")
         if name in _CHOICES and value not in _CHOICES[name]:
@@ -225,3 +238,10 @@ def _positive(value: Any) -> float:
     if not 0 < number < 1e9:
         raise ValueError(f"{value} must be more than 0" + (" and less than 1e9" if number > 0 else ""))
     return number
+
+
+def _count(value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= 1_000_000:
+        raise ValueError(f"{value!r} must be a whole number from 1 to 1000000")
+    return int(text)

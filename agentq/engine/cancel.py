@@ -38,8 +38,9 @@ def cancel_batch(store: Store, name: str, *, by: str) -> Cancelled:
 
     First all at once: what one of them gives back must not let another go on that waited for it.
     """
-    store.batches.cancel(name, by)
+    rows = store.batches.cancel(name, by)
     cancelled = cancel_runs(store, store.batches.live(name), by=by)
+    cancelled.live += rows
     below = cancel_runs(store, store.batches.with_descendants(name), by=by)
     cancelled.children += below.children
     cancelled.stopped_at |= below.stopped_at

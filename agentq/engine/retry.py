@@ -60,11 +60,13 @@ class Retried:
 
     runs: list[str] = field(default_factory=list)
     """Those that go on."""
+    rows: int = 0
+    """Rows of a batch that had ended without being started, and wait for their turn again."""
     refused: dict[str, Refusal] = field(default_factory=dict)
     """Each of the others, to why."""
 
     def __bool__(self) -> bool:
-        return bool(self.runs)
+        return bool(self.runs or self.rows)
 
     def groups(self) -> dict[str, int]:
         """Why the others were not retried, and how many for each reason, the most first."""
@@ -117,6 +119,20 @@ def retry_runs(
     return retried
 
 
+def retry_batch(store: Store, name: str, *, by: str, budgets: NewBudgets | None = None) -> Retried:
+    """Retry each run of a batch that has ended, and let its rows that ended as none wait for their turn again.
+
+    Raises:
+        UsageError: when the budgets cannot be; nothing was retried.
+    """
+    checked_budgets(budgets)
+    ended = list(dict.fromkeys(store.batches.done(name)))
+    revived = store.batches.revive(name)
+    retried = retry_runs(store, ended, by=by, budgets=budgets)
+    retried.rows = revived or 0
+    return retried
+
+
 def checked_budgets(budgets: NewBudgets | None) -> dict[str, Any]:
     """Those of the new budgets that were given, when they can be.
 
@@ -150,9 +166,17 @@ def _plan(
     given: Mapping[str, Any],
     now_ms: int,
 ) -> Retrial | Refusal:
+    if record is not None and record.is_row and not record.state.is_live:
+        return Refusal(
+            "was never started",
+            "were never started",
+            f"agentq retry {record.spec.batch} lets all such rows of its batch wait for their turn again",
+        )
+    if record is not None and record.state.is_live:
+        return _refused("LIVE", record.state.value)
     if record is None or reopening is None:
         return _refused("MISSING", "")
-    if record.state.is_live or record.stop_reason is None:
+    if record.stop_reason is None:
         return _refused("LIVE", record.state.value)
     if record.stop_reason is StopReason.FINISHED:
         return Refusal(

@@ -200,6 +200,8 @@ class Step:
         self.unsent: Settlement | None = None  # how to close what is reserved and was not used
         self.kept: Settlement | None = None  # of a reply that was committed under this lease
         self.stop_scope = ""
+        self.denied: Denied | None = None
+        """Why there was no money for its call."""
         self.reply: ChatResult | None = None
         """The last reply of this step's calls."""
 
@@ -294,6 +296,7 @@ class Step:
         granted = self.reserve(request, rungs(1), smaller=lambda: rungs(RUNGS)[1:])
         if not isinstance(granted, Granted):
             if isinstance(granted, Denied):
+                self.denied = granted
                 close(self, self.stopped_by(granted.scope, granted.unit))
             return None
         result = self.complete(capped(request, granted.output_tokens), granted)

@@ -1,10 +1,9 @@
-"""Submission: rows become runs, in chunks, each queued and watched before its first message is sent."""
+"""Submitting single runs: each is queued and watched before its first message is sent. Batches: `load.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets, Need
@@ -24,8 +23,6 @@ from agentq.engine.workbench import Dispatch, MakeHint, no_hint
 from agentq.provider.catalogue import missing_price_hint
 from agentq.provider.types import Role, Usage
 from agentq.store.connect import Store
-
-CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +76,11 @@ def draft_run(
     if on_unpriced == "refuse" and (capped or batch_usd is not None or limits.max_usd is not None):
         refuse_unpriced(name, agent)
     started = _start(agent, row, thread)
-    need = _least_need(name, agent, started)
-    _refuse_too_little(
+    need = least_need(name, agent, started)
+    refuse_too_little(
         name, need, None if limits.max_usd is None else to_nano(limits.max_usd), limits.max_tokens
     )
-    _refuse_too_little(name, need, batch_usd, batch_tokens, "the batch's ")
+    refuse_too_little(name, need, batch_usd, batch_tokens, "the batch's ")
     return Draft(
         run_id=new_run_id(),
         spec=RunSpec(
@@ -141,7 +138,7 @@ def _start(agent: Agent, row: Row, thread: Thread | None) -> Thread:
     return started
 
 
-def _least_need(name: str, agent: Agent, thread: Thread) -> Need:
+def least_need(name: str, agent: Agent, thread: Thread) -> Need:
     """The least that a run needs in order to answer at all."""
     try:
         return closing_rungs(agent, thread, least_request(agent, thread))[-1].need
@@ -151,7 +148,7 @@ def _least_need(name: str, agent: Agent, thread: Thread) -> Need:
         ) from error
 
 
-def _refuse_too_little(name: str, need: Need, usd: int | None, tokens: int | None, whose: str = "") -> None:
+def refuse_too_little(name: str, need: Need, usd: int | None, tokens: int | None, whose: str = "") -> None:
     """Return when a run can answer once within these limits (nano-USD, tokens).
 
     Raises:
@@ -170,37 +167,29 @@ def _refuse_too_little(name: str, need: Need, usd: int | None, tokens: int | Non
 
 
 def submit_drafts(
-    drafts: Iterable[Draft],
+    drafts: Sequence[Draft],
     *,
     store: Store,
     dispatch: Dispatch,
     retention_ms: int,
     make_hint: MakeHint = no_hint,
-) -> Iterator[list[tuple[str, str]]]:
-    """Write runs in chunks and send their first messages; yields CREATED or EXISTS and the run id of each.
+) -> list[tuple[str, str]]:
+    """Write runs and send their first messages; CREATED or EXISTS and the run id of each.
 
     Raises:
         ConflictError: when a custom_id exists with other content.
     """
-    remaining = iter(drafts)
-    while chunk := list(islice(remaining, CHUNK)):
-        hints = [make_hint(draft.run_id, 0) for draft in chunk]
-        answers = store.runs.submit(
-            [(draft.run_id, draft.spec, draft.messages) for draft in chunk],
-            heads=[draft.head for draft in chunk],
-            retention_ms=retention_ms,
-            hints=hints,
-            definitions=[draft.definition for draft in chunk],
-            kept=[draft.kept for draft in chunk],
-        )
-        failpoint("submit.after_write")
-        for hint, (word, run_id) in zip(hints, answers, strict=True):
-            if hint is None and word == "CREATED":
-                dispatch(run_id, 0)
-        yield answers
-
-
-def conflicts(store: Store, batch: str, hashes: Mapping[str, str]) -> list[str]:
-    """Of these custom_id → content hash, those that the batch has with other content."""
-    known = store.batches.known(batch, list(hashes))
-    return [custom_id for custom_id, (content_hash, _) in known.items() if content_hash != hashes[custom_id]]
+    hints = [make_hint(draft.run_id, 0) for draft in drafts]
+    answers = store.runs.submit(
+        [(draft.run_id, draft.spec, draft.messages) for draft in drafts],
+        heads=[draft.head for draft in drafts],
+        retention_ms=retention_ms,
+        hints=hints,
+        definitions=[draft.definition for draft in drafts],
+        kept=[draft.kept for draft in drafts],
+    )
+    failpoint("submit.after_write")
+    for hint, (word, run_id) in zip(hints, answers, strict=True):
+        if hint is None and word == "CREATED":
+            dispatch(run_id, 0)
+    return answers

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import redis
 
 from agentq.core.errors import ConflictError
-from agentq.core.lifecycle import RunState
+from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.money import format_usd
-from agentq.core.records import BatchRecord, Parked
+from agentq.core.records import BatchRecord, Opened, Parked, RowEntry
 from agentq.store.keys import Keys
-from agentq.store.scripts import Scripts, unexpected
+from agentq.store.scripts import Arg, Scripts, unexpected
 
 _CHUNK = 500
+CHUNK = 1_000
+"""Rows that one script moves or takes back at most."""
+LOADER_MS = 15_000
+"""How long nobody need hear of a loader before another may take its place."""
+SOMEBODY = "somebody"
+"""A loader without a name."""
+
+
+class LoadingError(ConflictError):
+    """Somebody else is loading the batch. `other` says who; empty: it was cancelled or taken over meanwhile."""
+
+    def __init__(self, batch: str, other: str) -> None:
+        self.other = other
+        if other:
+            super().__init__(
+                f"batch {batch!r} is being loaded by {other.replace('@', ' on ', 1)}",
+                hint="wait until that is done; if it is dead, 15 seconds",
+            )
+        else:
+            super().__init__(
+                f"batch {batch!r} was cancelled, or taken over by another submit, while it was loaded",
+                hint=f"agentq status {batch} shows it",
+            )
+
+
+class RowConflictError(Exception):
+    """A row is there with other content. `place` is which of those that were to be added, from 0."""
+
+    def __init__(self, place: int, run_id: str) -> None:
+        super().__init__(place, run_id)
+        self.place, self.run_id = place, run_id
 
 
 class Batches:
@@ -26,13 +57,35 @@ class Batches:
         self._scripts = scripts
 
     def open(
-        self, name: str, *, agent: str, tenant: str, usd: int | None, tokens: int | None, retention_ms: int
-    ) -> int:
-        """Open a batch for loading, new or the same again; answers how many rows it has.
+        self,
+        name: str,
+        *,
+        agent: str,
+        tenant: str,
+        usd: int | None,
+        tokens: int | None,
+        retention_ms: int,
+        loader: str = SOMEBODY,
+        dead: str = "",
+        options: Mapping[str, str | int] | None = None,
+    ) -> Opened:
+        """Open a batch for loading, new or the same again.
+
+        Args:
+            name: the batch.
+            agent: of all its rows; empty for several.
+            tenant: who pays.
+            usd: its limit in nano-USD; likewise `tokens`.
+            retention_ms: how long it is kept when it is over.
+            loader: who loads it, without a space. Heard of with each row that he adds.
+            dead: a loader that is known to be gone.
+            options: max_in_flight, max_open, priority, at (ms), notify.
 
         Raises:
             ConflictError: when it exists with another agent, tenant or cap.
+            LoadingError: when somebody else is loading it.
         """
+        flat = [part for item in (options or {}).items() for part in item]
         reply = self._scripts.call(
             "batch_open",
             name,
@@ -41,10 +94,17 @@ class Batches:
             "" if usd is None else usd,
             "" if tokens is None else tokens,
             retention_ms,
+            loader,
+            LOADER_MS,
+            dead,
+            len(flat),
+            *flat,
         )
         match reply:
-            case ["OPEN", total]:
-                return int(total)
+            case ["OPEN", total, serial, now]:
+                return Opened(int(total), serial, int(now))
+            case ["LOADING", other]:
+                raise LoadingError(name, other)
             case ["CONFLICT", "ul", present]:
                 has = f"{format_usd(int(present))} USD" if present else "no cap"
                 raise ConflictError(
@@ -64,17 +124,104 @@ class Batches:
             case _:
                 raise unexpected("batch_open", reply)
 
-    def seal(self, name: str) -> None:
-        """Say that all rows are in: the batch is over when all its runs are."""
-        reply = self._scripts.call("batch_seal", name)
+    def add(
+        self, name: str, rows: Sequence[RowEntry], templates: Mapping[str, str], *, loader: str = SOMEBODY
+    ) -> list[bool]:
+        """Add rows to a batch that is being loaded, all or none; for each whether it is new.
+
+        Raises:
+            RowConflictError: when one of them is there with other content: the place of the first.
+            LoadingError: when somebody else loads the batch by now, or has cancelled it.
+        """
+        flat: list[Arg] = [part for item in templates.items() for part in item]
+        reply = self._scripts.call(
+            "batch_add",
+            name,
+            loader,
+            LOADER_MS,
+            len(flat),
+            *flat,
+            5 * len(rows),
+            *(
+                part
+                for row in rows
+                for part in (row.run_id, row.custom_id, row.content_hash, row.priority, row.payload)
+            ),
+        )
+        match reply:
+            case ["ADDED", _, *known]:
+                there = {int(place) - 1 for place in known}
+                return [place not in there for place in range(len(rows))]
+            case ["CONFLICT", place, run_id]:
+                raise RowConflictError(int(place) - 1, run_id)
+            case ["LOST"] | ["MISSING"]:
+                raise LoadingError(name, "")
+            case _:
+                raise unexpected("batch_add", reply)
+
+    def abort(self, name: str, before: int, *, loader: str = SOMEBODY) -> None:
+        """Take back all that this loader has added; `before` is how many rows there were.
+
+        A batch that had none is gone then. Nothing happens when somebody else loads it by now.
+        """
+        while (reply := self._scripts.call("batch_abort", name, loader, before, CHUNK)) == ["MORE"]:
+            pass
+        if reply not in (["DONE"], ["LOST"], ["MISSING"]):
+            raise unexpected("batch_abort", reply)
+
+    def seal(self, name: str, *, loader: str = SOMEBODY) -> None:
+        """Say that all rows are in: they may be admitted, and the batch is over when all its runs are.
+
+        Raises:
+            LoadingError: when somebody else loads the batch by now, or has cancelled it.
+        """
+        while (reply := self._scripts.call("batch_seal", name, loader, CHUNK)) == ["MORE"]:
+            pass
+        if reply == ["LOST"]:
+            raise LoadingError(name, "")
         if reply[0] not in {"SEALED", "MISSING"}:
             raise unexpected("batch_seal", reply)
 
-    def cancel(self, name: str, by: str) -> None:
-        """Let no run of a batch be claimed any more, until rows are added to it."""
-        reply = self._scripts.call("batch_cancel", name, by)
+    def cancel(self, name: str, by: str) -> int:
+        """Let no run of a batch be claimed any more, until rows are added to it; how many rows it has ended."""
+        match self._scripts.call("batch_cancel", name, by):
+            case ["OK", dropped]:
+                return int(dropped)
+            case ["MISSING"]:
+                return 0
+            case reply:
+                raise unexpected("batch_cancel", reply)
+
+    def drop(self, name: str, reason: StopReason) -> int:
+        """End the rows of a batch that are no runs yet, for want of money; how many they were."""
+        match self._scripts.call("batch_drop", name, reason.value):
+            case ["OK", dropped]:
+                return int(dropped)
+            case ["MISSING"]:
+                return 0
+            case reply:
+                raise unexpected("batch_drop", reply)
+
+    def revive(self, name: str) -> int | None:
+        """Let rows that ended as no runs wait for their turn again; how many, or None while runs are cancelled."""
+        match self._scripts.call("batch_revive", name):
+            case ["OK", revived]:
+                return int(revived)
+            case ["CANCELLING"]:
+                return None
+            case ["MISSING"]:
+                return 0
+            case reply:
+                raise unexpected("batch_revive", reply)
+
+    def tune(self, name: str, options: Mapping[str, int | None]) -> None:
+        """Change max_in_flight, max_open, priority or at (ms) of a batch at once; None takes one away."""
+        flat: list[Arg] = []
+        for field, value in options.items():
+            flat += [field, "" if value is None else value]
+        reply = self._scripts.call("batch_tune", name, len(flat), *flat)
         if reply not in (["OK"], ["MISSING"]):
-            raise unexpected("batch_cancel", reply)
+            raise unexpected("batch_tune", reply)
 
     def pause(self, name: str, by: str) -> None:
         """Let no run of a batch be claimed until it is resumed."""
@@ -91,9 +238,19 @@ class Batches:
 
     def read(self, name: str) -> BatchRecord | None:
         """A batch as it stands, or None when there is none of that name."""
-        fields: dict[str, str] = self._client.hgetall(self._keys.batch(name))  # type: ignore[assignment]
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hgetall(self._keys.batch(name))
+        pipeline.zcard(self._keys.batch(name, "feed"))
+        pipeline.zcard(self._keys.batch(name, "loading"))
+        pipeline.scard(self._keys.batch(name, "open"))
+        pipeline.scard(self._keys.slots_of("b", name))
+        fields, fed, loading, open_runs, in_flight = pipeline.execute()
         if not fields:
             return None
+
+        def number(field: str) -> int | None:
+            return int(fields[field]) if field in fields else None
+
         return BatchRecord(
             name=name,
             agent=fields["agent"],
@@ -105,6 +262,17 @@ class Batches:
             descendants=int(fields.get("descendants", 0)),
             paused=fields.get("paused"),
             stop_reasons={k[5:]: int(v) for k, v in sorted(fields.items()) if k.startswith("stop:")},
+            rows=fed + loading,
+            open=open_runs,
+            in_flight=in_flight,
+            loader=fields["loader"].split()[0] if "loader" in fields else None,
+            cancelled=fields.get("cancelled"),
+            max_in_flight=number("max_in_flight"),
+            max_open=number("max_open"),
+            priority=number("priority") or 0,
+            at_ms=number("at"),
+            dry=fields.get("dry"),
+            counters={k[2:]: int(v) for k, v in sorted(fields.items()) if k.startswith("m:")},
         )
 
     def names(self) -> list[str]:
@@ -138,6 +306,12 @@ class Batches:
         start = 0
         while chunk := self._client.lrange(self._keys.batch(name, "runs"), start, start + _CHUNK - 1):
             yield [str(run) for run in chunk]
+            start += len(chunk)
+
+    def done(self, name: str, start: int = 0) -> Iterator[str]:
+        """The runs of a batch in the order of their ends, from the `start`-th on; one that was retried again."""
+        while chunk := self._client.lrange(self._keys.batch(name, "done"), start, start + _CHUNK - 1):
+            yield from map(str, chunk)
             start += len(chunk)
 
     def live(self, name: str) -> list[str]:

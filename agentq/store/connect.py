@@ -19,6 +19,7 @@ from agentq.store.audit import Audit
 from agentq.store.batches import Batches
 from agentq.store.control import Control
 from agentq.store.effects import Effects
+from agentq.store.feeder import Feeder
 from agentq.store.governor import Governor
 from agentq.store.journal import Journal
 from agentq.store.keys import Keys
@@ -51,6 +52,7 @@ class Store:
     control: Control
     results: Results
     governor: Governor
+    feeder: Feeder
 
     def ping(self) -> None:
         """Return when the server answers.
@@ -141,6 +143,7 @@ def connect(
         control=Control(client, keys, scripts),
         results=Results(client, keys, scripts),
         governor=Governor(client, keys, scripts),
+        feeder=Feeder(client, keys, scripts),
     )
 
 

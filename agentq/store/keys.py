@@ -56,12 +56,32 @@ all that it has started.
     clock                hash    tick patience granted (ms)                    stays
     log                  stream  0-1, 0-2, …: one entry for each change of     stays, about 100,000 entries
                                  money or limits: o i s d m [c e a r w]
-    batch:<b>            hash    agent tenant total ended sealed created ttl,  retention of the batch
-                                 cancelled (by) paused (by) descendants (live)
-                                 stop:<reason> counters
+    batch:<b>            hash    agent tenant total ended sealed created ttl   retention of the batch
+                                 serial, cancelled (by) paused (by)
+                                 descendants (live) loader ("who till was")
+                                 max_in_flight max_open priority at (ms)
+                                 dry (run that waits for money) mean (tokens)
+                                 stop:<reason> and m:<metric> counters
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
-    batch:<b>:runs       list    runs in input order                           retention of the batch
+    batch:<b>:runs       list    rows and runs in input order                  retention of the batch
     batch:<b>:open       set     runs that have not ended                      empty when the batch is over
+    batch:<b>:done       list    runs in the order in which they ended         retention of the batch
+    batch:<b>:rows       hash    run that a row will be → its payload, JSON    retention of the batch
+    batch:<b>:templates  hash    what rows have in common, JSON                retention of the batch
+    batch:<b>:feed       zset    row → priority and order                      gone when all are admitted
+    batch:<b>:loading    zset    the same, of a load that is not sealed        gone when it is
+    batch:<b>:dropped:*  zset    the same, of rows that ended as no runs, by   retention of the batch
+                                 the reason: cancelled, cost_budget, …
+    serial:<serial>      string  the batch whose rows have it in their ids     retention of the batch
+    feeder               hash    window max tenant_max hint serial             stays
+                                 max:<tenant> weight:<tenant>
+    turns                zset    tenant with rows to admit → virtual time      gone when there are none
+    turns:<tenant>       zset    its batches → virtual time less priority      gone when there are none
+    starts               zset    batch → when its rows may be admitted (ms)    stays, entries leave
+    slots                set     runs in flight: queued and due, or running    gone when there are none
+    slots:t:<tenant>     set     the same of a tenant; slots:b:<batch>         gone when there are none
+    flying               set     tenants with runs in flight                   gone when there are none
+    worker_slots         hash    worker process → steps at once                stays, entries leave
     batches              zset    batch → created (ms)                          stays, entries leave
     ids:<t>:<custom_id>  string  "content_hash run" of a single run            retention of the run
     lane:<lane>          hash    at mark until fails back score tight call     a day after its last call
@@ -100,6 +120,9 @@ PERMANENT = (
     "processes",
     "inbox",
     "schemas",
+    "feeder",
+    "starts",
+    "worker_slots",
 )
 """Keys without an end, besides the scopes that outlive runs and batches."""
 
@@ -208,5 +231,32 @@ class Keys:
         return f"{self.prefix}scope:{scope}"
 
     def batch(self, name: str, part: str = "") -> str:
-        """A batch's hash, or one of its parts: ids, runs, open."""
+        """A batch's hash, or one of its parts: ids, runs, open, rows, feed, done, and so on."""
         return f"{self.prefix}batch:{name}{part and ':' + part}"
+
+    def serial(self, serial: str) -> str:
+        """The batch whose rows have this in their ids."""
+        return f"{self.prefix}serial:{serial}"
+
+    @property
+    def feeder(self) -> str:
+        """How much may be in flight."""
+        return f"{self.prefix}feeder"
+
+    @property
+    def slots(self) -> str:
+        """The runs in flight."""
+        return f"{self.prefix}slots"
+
+    def slots_of(self, kind: str, name: str) -> str:
+        """The runs in flight of a tenant (`t`) or a batch (`b`)."""
+        return f"{self.prefix}slots:{kind}:{name}"
+
+    def turns(self, tenant: str = "") -> str:
+        """The tenants that take turns, or a tenant's batches that do."""
+        return f"{self.prefix}turns{tenant and ':' + tenant}"
+
+    @property
+    def worker_slots(self) -> str:
+        """How many steps each worker process works on at once."""
+        return f"{self.prefix}worker_slots"

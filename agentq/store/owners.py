@@ -21,12 +21,13 @@ _RULES = tuple(
         (r"(?:run|batch):[^:]+", STAYS),
         (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits)", _GROUP),
         (r"(run:[^:]+):(?:effects|decisions|kept)", _GROUP),
-        (r"(batch:[^:]+):(?:ids|runs|open)", _GROUP),
+        (r"(batch:[^:]+):(?:ids|runs|open|done|rows|templates|feed|loading|dropped:[a-z_]+)", _GROUP),
         (r"(?:scope|checkpoint):.+@(?:day|month):[0-9-]+", NOBODY),
         (r"(?:scope|checkpoint):(run:[^:]+)", _GROUP),
         (r"(?:scope|checkpoint):(batch:[^:]+?)(?:@day|@month)?", _GROUP),
         (r"(?:scope|checkpoint|parked):.+", STAYS),
         (r"ids:.+", NAMED),
+        (r"serial:.+|turns(?::.+)?|slots(?::.+)?|flying", STAYS),  # gone with their batch, or when empty
         (r"op:.+|reasserted|lanes|(?:lane|line|waits|account):.+", NOBODY),
         (r"mq:.+", STAYS),  # Celery's: see Keys.broker_prefix
     )

@@ -11,6 +11,7 @@ import redis
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Family, Parked, PendingCall, RunRecord, RunSpec, ThreadParts
 from agentq.store.keys import Keys
+from agentq.store.rows import read_rows
 
 
 class RunReads:
@@ -28,7 +29,12 @@ class RunReads:
         """Runs as they stand, in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
         self._read(pipeline, run_ids)
-        return self._records(run_ids, pipeline.execute())
+        records = self._records(run_ids, pipeline.execute())
+        absent = [run_id for run_id, record in zip(run_ids, records, strict=True) if record is None]
+        if not absent:
+            return records
+        rows = read_rows(self._client, self._keys, absent)
+        return [record or rows.get(run_id) for run_id, record in zip(run_ids, records, strict=True)]
 
     def children(self, run_id: str) -> list[str]:
         """The runs that a run has started, in no order."""

@@ -97,16 +97,33 @@ class Watch:
         entries: Any = self._client.zrange(self._keys.watch, 0, -1, withscores=True)
         return {str(run): int(due) for run, due in entries}
 
-    def sign_on(self, worker: str, seconds: float) -> None:
+    def sign_on(
+        self, worker: str, seconds: float, *, slots: int = 1, hint: tuple[str, str] | None = None
+    ) -> None:
         """Count a worker process as alive for so long, and notice when the server was rolled back.
 
         Called again and again by its heartbeat.
+
+        Args:
+            worker: the process.
+            seconds: how long it counts as alive.
+            slots: how many steps it works on at once: half as many again are admitted.
+            hint: a queue's key and the message that `@run@` may begin, for scripts that admit rows; None where
+                a script cannot send one.
 
         Raises:
             SchemaError: when the state is newer than this release understands: it should stop.
         """
         process, acknowledged = self._ledger.operations.current()
-        reply = self._scripts.call("worker_sign_on", worker, round(seconds * 1000), process, acknowledged)
+        reply = self._scripts.call(
+            "worker_sign_on",
+            worker,
+            round(seconds * 1000),
+            process,
+            acknowledged,
+            slots,
+            "" if hint is None else " ".join(hint),
+        )
         match reply:
             case ["OK"]:
                 self._ledger.report()
@@ -119,6 +136,7 @@ class Watch:
         """Forget a worker process that stops in good order."""
         self._client.zrem(self._keys.workers, worker)
         self._client.hdel(self._keys.schemas, worker)
+        self._client.hdel(self._keys.worker_slots, worker)
 
     def workers(self) -> list[str]:
         """The worker processes that are alive."""

@@ -26,6 +26,7 @@ from agentq.core.failpoints import check_failpoints, failpoint
 from agentq.engine.rescue import rescue_due
 from agentq.engine.workbench import Workbench
 from agentq.worker.drain import Drain
+from agentq.worker.hints import hint_template
 from agentq.worker.transport import wake, wake_when_done
 
 log = logging.getLogger("agentq.worker")
@@ -91,7 +92,12 @@ class Background:
         failpoint("heartbeat.before")
         self.bench.leases.renew()
         try:
-            self.bench.store.watch.sign_on(self.name, 2 * self.lease_seconds)
+            self.bench.store.watch.sign_on(
+                self.name,
+                2 * self.lease_seconds,
+                slots=self.slots,
+                hint=hint_template(self.bench.make_hint),
+            )
         except SchemaError as error:
             self.stop_worker(f"{error}; {error.hint}")
             return

@@ -17,6 +17,8 @@ TASK = "agentq.step"
 """One stable name: a worker drops a message whose task it does not know."""
 QUEUE = "steps"
 CONCURRENCY = 16
+SECOND = 1
+"""The priority of most hints. Those at 0 are taken before: see `lua/_slots.lua`, which sends them there."""
 
 
 def make_celery(name: str, settings: Settings) -> Celery:
@@ -28,7 +30,10 @@ def make_celery(name: str, settings: Settings) -> Celery:
         broker_url=url,
         broker_transport_options={
             "global_keyprefix": Keys(settings.namespace).broker_prefix,  # beside the state, never among it
-            "priority_steps": [0],  # one list for the queue: fewer keys to watch
+            "priority_steps": [
+                0,
+                SECOND,
+            ],  # two lists for the queue: tenants below their share are served first
             "socket_timeout": 10,  # a publish must not hang on a frozen server
             "socket_connect_timeout": 5,
             "socket_keepalive": True,
@@ -40,6 +45,7 @@ def make_celery(name: str, settings: Settings) -> Celery:
         broker_channel_error_retry=True,  # a server that is out of memory is an outage, not an end
         broker_pool_limit=CONCURRENCY,
         task_default_queue=QUEUE,
+        task_default_priority=SECOND if on_redis else None,
         task_create_missing_queues=False,  # a typo makes no queue
         task_serializer="json",
         accept_content=["json"],

@@ -402,10 +402,10 @@ class Rig:
             budgets=budgets,
             thread=thread,
         )
-        for answers in submit_drafts(
+        answers = submit_drafts(
             [draft], store=self.store, dispatch=self.bench.dispatch, retention_ms=RETENTION_MS
-        ):
-            self.submitted += [run_id for word, run_id in answers if word == "CREATED"]
+        )
+        self.submitted += [run_id for word, run_id in answers if word == "CREATED"]
         return draft.run_id
 
     def step(self) -> None:

@@ -1,7 +1,15 @@
 -- How a run is cancelled. Needs _base, _ledger, _reservations, _fit, _parking and _runs.
+local function was_row(id)
+  -- PART feeder
+  return run_of_row(id)
+end
+
 local function cancelled(id, by)
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'fence', 'stop_reason', 'step', 'phase', 'stopped_at')
+  if not f[1] and was_row(id) then
+    f = redis.call('HMGET', run, 'state', 'fence', 'stop_reason', 'step', 'phase', 'stopped_at')
+  end
   local state, fence = f[1], f[2]
   if not state then return {'MISSING'} end
   if state == 'ended' then

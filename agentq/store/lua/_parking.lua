@@ -1,4 +1,4 @@
--- Runs that wait for money, and who of them goes on when some comes back. Needs _base, _ledger, _reservations and _fit.
+-- Runs that wait for money, and who of them goes on when some comes back. Needs _base, _ledger, _reservations, _fit and _slots.
 --
 -- `parked:<list>` holds the runs that do not fit into one scope (or its windows), by the time at which each began to wait
 -- for money, which it keeps when it is parked again. `parked` are the lists that have somebody.
@@ -42,6 +42,8 @@ local function park(id, run, scopes, a, unit, kind, need, policy, park_ms, op, f
     'park_till', int(till), 'op', op, unpack(fields))
   enlist(a.list, id, since)
   redis.call('ZADD', P .. 'watch', int(look_at(a, kind, till)), id)
+  if redis.call('HEXISTS', run .. ':open', 'escrow') == 0 then mark_dry(id, run) end
+  return_slot(id, run)
 end
 
 -- Leave `parked`, for whatever comes next.
@@ -49,6 +51,7 @@ local function unpark(id, run, scopes)
   mark_idle(run, scopes, -1)
   strike(redis.call('HGET', run, 'park_scope'), id)
   redis.call('HDEL', run, 'park_scope', 'park_unit', 'park_kind', 'park_need', 'park_policy', 'park_till')
+  end_dry(id, run)
 end
 
 -- ── pause ───────────────────────────────────────────────────────────────────────────────────────
@@ -65,6 +68,7 @@ local function hold(id, run, scopes)
   redis.call('HSET', run, 'state', 'held')
   redis.call('ZADD', P .. 'watch', int(now_ms() + HELD_LOOK_MS), id)
   mark_idle(run, scopes, 1)
+  return_slot(id, run)
 end
 
 -- Back to queued. Without a message: the tick sends the first one.
@@ -75,18 +79,20 @@ local function let_go(id, run, scopes)
   redis.call('HSET', run, 'state', 'queued', 'not_before', int(due))
   redis.call('HDEL', run, 'hints')
   redis.call('ZADD', P .. 'watch', int(due), id)
+  if due <= now then take_slot_again(id, run) end
 end
 
 -- Queue a run that waited. The hint that it left when it began to wait is pushed; without one the tick sends it.
 local function queue_at_once(id, run)
   local now = now_ms()
-  local left, since = unpack(redis.call('HMGET', run, 'wake_hint', 'parked'))
+  local left, since, tenant, batch = unpack(redis.call('HMGET', run, 'wake_hint', 'parked', 'tenant', 'batch'))
   redis.call('HSET', run, 'state', 'queued')
+  take_slot(id, tenant, batch)
   if left then
     local grace, queue, message = string.match(left, '^(%d+) (%S+) (.*)$')
     redis.call('HDEL', run, 'wake_hint')
     -- The money that came back is promised to nobody: who has waited long goes to the front, or others take it again.
-    redis.call(since and now - since > AGED_MS and 'RPUSH' or 'LPUSH', queue, message)
+    push_hint(queue, message, tenant, since and now - since > AGED_MS)
     redis.call('ZADD', P .. 'watch', int(now + tonumber(grace)), id)
   else
     redis.call('HSET', run, 'not_before', int(now))

@@ -1,7 +1,8 @@
--- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger, _reservations and _parking.
+-- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger, _reservations, _slots and _parking.
 local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers', ':effects', ':decisions',
   ':kept'}
-local BATCH_PARTS = {'', ':ids', ':runs', ':open'}
+local BATCH_PARTS = {'', ':ids', ':runs', ':open', ':done', ':rows', ':feed', ':loading', ':templates', ':dropped:cancelled',
+  ':dropped:cost_budget', ':dropped:token_budget'}
 
 -- An account and what the checkpoint says of it come and go together.
 local function expire_account(account, ttl)
@@ -22,21 +23,28 @@ local function persist_account(account)
   for _, window in ipairs({'@day', '@month'}) do redis.call('PERSIST', scope_key(account .. window)) end
 end
 
+-- A batch that was over is not any more.
+local function persist_batch(batch)
+  local key = P .. 'batch:' .. batch
+  for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', key .. part) end
+  redis.call('PERSIST', P .. 'serial:' .. (redis.call('HGET', key, 'serial') or ''))
+  persist_account('batch:' .. batch)
+end
+
 -- Rows are being added, perhaps to a batch that was over.
 local function unseal(batch)
-  local key = P .. 'batch:' .. batch
-  redis.call('HDEL', key, 'sealed', 'cancelled')
-  for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', key .. part) end
-  persist_account('batch:' .. batch)
+  redis.call('HDEL', P .. 'batch:' .. batch, 'sealed', 'cancelled')
+  persist_batch(batch)
 end
 
 -- A batch is over when it is sealed and all its runs are, with all that they have started: from then on its keys have
 -- an end.
 local function close_batch(batch)
   local key = P .. 'batch:' .. batch
-  local f = redis.call('HMGET', key, 'sealed', 'total', 'ended', 'ttl', 'descendants')
+  local f = redis.call('HMGET', key, 'sealed', 'total', 'ended', 'ttl', 'descendants', 'serial')
   if f[1] ~= '1' or (tonumber(f[2]) or 0) > (tonumber(f[3]) or 0) or (tonumber(f[5]) or 0) > 0 then return end
   for _, part in ipairs(BATCH_PARTS) do redis.call('PEXPIRE', key .. part, f[4]) end
+  redis.call('PEXPIRE', P .. 'serial:' .. (f[6] or ''), f[4])
   expire_account('batch:' .. batch, f[4])
 end
 
@@ -80,9 +88,19 @@ local function tell_parent(parent, id)
   end
 end
 
+-- What a run of a batch has really needed goes to its tenant's virtual time, and into the mean that the next are charged.
+local function settle_turn(id, run, tenant, batch, charged)
+  -- PART feeder
+  local used, key = tonumber(redis.call('HGET', scope_key('run:' .. id), 'ts')) or 0, P .. 'batch:' .. batch
+  charge(tenant, batch, used - charged)
+  local mean = tonumber(redis.call('HGET', key, 'mean')) or used
+  redis.call('HSET', key, 'mean', int(math.floor(mean + (used - mean) / MEAN_OF)))
+  redis.call('HDEL', run, 'turn')
+end
+
 -- End a run: money closed, counters moved, every key given an end. `fields` are set beside the reason.
 local function end_run(id, run, reason, now, fields)
-  local f = redis.call('HMGET', run, 'fence', 'batch', 'parent', 'claimed', 'ms', 'state', 'scopes')
+  local f = redis.call('HMGET', run, 'fence', 'batch', 'parent', 'claimed', 'ms', 'state', 'scopes', 'turn', 'tenant')
   local scopes = scopes_in(f[7])
   if f[6] == 'parked' then unpark(id, run, scopes)
   elseif f[6] == 'waiting' or f[6] == 'held' then mark_idle(run, scopes, -1) end
@@ -101,6 +119,7 @@ local function end_run(id, run, reason, now, fields)
   if f[2] and f[2] ~= '' then
     local batch = P .. 'batch:' .. f[2]
     redis.call('SREM', batch .. ':open', id)
+    redis.call('RPUSH', batch .. ':done', id)
     redis.call('HINCRBY', batch, 'ended', 1)
     redis.call('HINCRBY', batch, 'stop:' .. reason, 1)
     close_batch(f[2])
@@ -110,6 +129,8 @@ local function end_run(id, run, reason, now, fields)
     tell_parent(f[3], id)
   end
   wake(scopes)
+  if f[8] then settle_turn(id, run, f[9], f[2], tonumber(f[8])) end
+  return_slot(id, run)
 end
 
 -- Why a worker may not go on with a run that it once claimed, or nil when it may. The holder of a run that
@@ -127,6 +148,7 @@ local function leave(id, run, state, now, due, fields)
   local spent = (tonumber(f[3]) or 0) + math.max(0, now - (tonumber(f[2]) or now))
   redis.call('HSET', run, 'state', state, 'fence', raised(f[1]), 'ms', int(spent), unpack(fields))
   redis.call('ZADD', P .. 'watch', int(due), id)
+  if state ~= 'queued' then return_slot(id, run) end
 end
 
 -- Back to `queued`: anyone may claim the run from now on, or from `due` when it is delayed.

@@ -1,6 +1,6 @@
 -- Decide on a call that waits for a person: the first decision counts. With the last one of its step the run goes on.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 call id   3 operation id   4 verdict: approve | deny   5 who   6 reason or ''
 --       7 arguments to use in place of the call's, as JSON, or ''

@@ -1,6 +1,6 @@
 -- Hold what a batch says of itself against its lists, at one instant, and put right what can be without a loss.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 1 to repair, or ''
 -- REPLY {"GONE"} | {"OK", {finding, detail, 1 when it was repaired, …}}

@@ -1,7 +1,7 @@
 -- Book something by hand: a charge that agentq did not make, or a correction with a sign. In the scope, in those around it,
 -- and in their running windows. A fact, so it is not refused for want of budget.
 --
--- USES  ledger reservations fit parking operator
+-- USES  ledger reservations fit slots parking operator
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 charge or adjust   6 nano-USD, with a sign   7 tokens, with a sign
 -- REPLY {"OK", spent nano-USD, spent tokens} | {"MISSING"} (no such run or batch)

@@ -1,7 +1,7 @@
 -- Turn the run's whole escrow into the reservation of its closing turn. Never refused for want of budget; while a scope is
 -- frozen the run is parked.
 --
--- USES  ledger reservations fit parking governor
+-- USES  ledger reservations fit slots parking governor
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 n: the how-many-th request of this claim, from 1
 --       4 the process that asks   5 the highest number of its reservations that was acknowledged before this was sent

@@ -1,6 +1,6 @@
 -- Stop a scope, or let it go on: while it is frozen nothing is reserved in it, and what is sent already is still booked.
 --
--- USES  ledger reservations fit parking operator
+-- USES  ledger reservations fit slots parking operator
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 1 to freeze, 0 to let it go on
 -- REPLY {"OK"} | {"CONFLICT", what this id has done}

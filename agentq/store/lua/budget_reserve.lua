@@ -70,6 +70,7 @@ if a then
   if goes_smaller(kind) and ARGV[at + tonumber(ARGV[at]) + 1] == '1' then return {'SMALLER'} end
   local function wait_parked()
     -- PART reservations
+    -- PART slots
     -- PART parking
     local function need_of(s)
       local first = at + 5 * s - 4

@@ -1,6 +1,6 @@
 -- Set the limits of a scope or of its windows (`tenant:acme@day`), and what it means when they are reached.
 --
--- USES  ledger reservations fit parking operator
+-- USES  ledger reservations fit slots parking operator
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 limit in nano-USD, '' for none, '=' as it is   6 likewise tokens
 --       7 park, stop, winddown, '' for the run's own choice, '=' as it is

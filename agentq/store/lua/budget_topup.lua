@@ -1,6 +1,6 @@
 -- Raise the limits of a scope, or lower them, by an amount. Who waited for that money goes on.
 --
--- USES  ledger reservations fit parking operator
+-- USES  ledger reservations fit slots parking operator
 -- KEYS  1 routing key
 -- ARGV  1 operation id   2 actor   3 reason   4 scope   5 nano-USD, with a sign   6 tokens, with a sign
 -- REPLY {"OK", limit in nano-USD or '', limit in tokens or ''} | {"NO_LIMIT", unit} | {"BELOW_ZERO", unit, limit}

@@ -1,7 +1,7 @@
 -- Look at the next runs that are parked in one scope, the longest waiting first, and let those go on that fit. A sweep of
 -- a list goes over it in several calls, and begins at most twice a second.
 --
--- USES  ledger reservations fit parking
+-- USES  ledger reservations fit slots parking
 -- KEYS  1 routing key
 -- ARGV  1 list: a scope or its windows   2 how many to look at
 -- REPLY {"OK", how many go on, 1 when the sweep is at its end} | {"EARLY"} (it has just been swept)

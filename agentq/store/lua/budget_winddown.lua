@@ -1,6 +1,6 @@
 -- Let runs that are parked in a scope make their closing turns: they wait for money no longer.
 --
--- USES  ledger reservations fit parking operator
+-- USES  ledger reservations fit slots parking operator
 -- KEYS  1 routing key
 -- ARGV  1 list: a scope or its windows   2 how many at most   3 actor   4 reason   5 operation id
 -- REPLY {"OK", how many, how many are left} | {"CONFLICT", what this id has done}

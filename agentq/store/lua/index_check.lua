@@ -1,6 +1,6 @@
 -- Which members of an index do not belong there, at one instant; with repair they are taken out.
 --
--- USES  ledger reservations fit parking
+-- USES  ledger reservations fit slots parking
 -- KEYS  1 routing key
 -- ARGV  1 index: watch | inbox | parked:<list> | batch:<b>:open   2 1 to repair, or ''   3 and on: members that it had
 -- REPLY {"SCHEMA", version} (the state is newer than this script)

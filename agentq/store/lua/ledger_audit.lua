@@ -1,7 +1,7 @@
 -- Read accounts at one instant: what they say, what the checkpoint says, and what their runs hold. From now on the log is
 -- not folded for a while, so that it can be laid between the two.
 --
--- USES  ledger reservations fit parking
+-- USES  ledger reservations fit slots parking
 -- KEYS  1 routing key
 -- ARGV  1 for how long the log is not folded, in ms   2 the most descendants of a run to read   3 and on: accounts
 -- REPLY {last number in the log, last number in the checkpoint, {account, …}}, an account is {fields and values, those of

@@ -1,7 +1,7 @@
 -- What idle runs hold (parked, waiting or held), beside what the accounts say that such runs hold, and whether each list
 -- of parked runs has only those that wait there. Nothing is compared where more runs live than may be read in one script.
 --
--- USES  ledger reservations fit parking
+-- USES  ledger reservations fit slots parking
 -- KEYS  1 routing key
 -- ARGV  1 the most live runs to read   2 and on: accounts that say that idle runs hold something
 -- REPLY {"OK", {account, nano-USD by the runs, by the account, tokens by the runs, by the account, …}, {list, run, …} of those

@@ -1,6 +1,6 @@
 -- Hold one run against what is true of every run, at one instant, and put right what can be without a loss.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 1 to repair, or ''   3 ms after which a run that is due, and at which nobody has looked, is a finding
 -- REPLY {"SCHEMA", version} (the state is newer than this script) | {"GONE"}

@@ -1,7 +1,7 @@
 -- Pause a run: nothing of it is started any more. A step at work is finished first; a run that waits goes on waiting and
 -- is held when it could go on.
 --
--- USES  ledger reservations fit parking
+-- USES  ledger reservations fit slots parking
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 who asked
 -- REPLY {"HELD"} | {"PAUSING", state} (held as soon as it is queued) | {"ENDED", stop reason} | {"CANCELLING"} | {"MISSING"}
@@ -11,6 +11,11 @@ local newer = too_new()
 if newer then return newer end
 local id = ARGV[1]
 local run = run_key(id)
+local function was_row()
+  -- PART feeder
+  return run_of_row(id)
+end
+if redis.call('EXISTS', run) == 0 then was_row() end
 local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes')
 local state = f[1]
 if not state then return {'MISSING'} end

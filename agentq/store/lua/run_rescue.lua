@@ -2,7 +2,7 @@
 -- or end it.
 -- Whatever the outcome, its due time moves forward, so one stuck run never hides the rest.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 lease ms   3 grace ms   4 how much later a suspect may be claimed, ms
 -- REPLY {"RESCUED", step} | {"SUSPECT", step} (it is claimed later, and alone) | {"WOKEN", step} | {"ENDED", stop reason} | {"NOT_DUE"} | {"PATIENT"} | {"GONE"}
@@ -72,6 +72,7 @@ forfeit_open(id, run, scopes_in(f[4]))
 if deaths >= SUSPECT_DEATHS then
   local due = now + tonumber(ARGV[4])
   requeue(id, run, now, due, {'deaths', int(deaths), 'not_before', int(due)})
+  return_slot(id, run)
   return {'SUSPECT', f[2]}
 end
 requeue(id, run, now, now + grace, {'deaths', int(deaths)})

@@ -1,7 +1,7 @@
 -- Reopen a run that has ended: from its last committed step, before its closing turn. It is another generation of the
 -- same run: what it has spent and done stays.
 --
--- USES  ledger reservations fit parking runs operator
+-- USES  ledger reservations fit slots parking runs operator
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 operation id   3 generation that the caller has seen   4 head of the thread   5 messages to keep
 --       6 limit in nano-USD, '-' for none, '' as it was   7 the same in tokens   8 trace event
@@ -67,8 +67,7 @@ for i = 2, #decisions, 2 do
 end
 if batch then
   redis.call('HDEL', batch, 'cancelled')
-  for _, part in ipairs(BATCH_PARTS) do redis.call('PERSIST', batch .. part) end
-  persist_account('batch:' .. f[4])
+  persist_batch(f[4])
   redis.call('SADD', batch .. ':open', id)
   redis.call('HINCRBY', batch, 'ended', -1)
   if redis.call('HINCRBY', batch, 'stop:' .. f[8], -1) == 0 then redis.call('HDEL', batch, 'stop:' .. f[8]) end
@@ -76,5 +75,6 @@ elseif f[5] ~= '' and not f[7] then
   redis.call('PERSIST', P .. 'ids:' .. f[6] .. ':' .. f[5])
 end
 if f[7] then count_descendant(id, scopes, 1) end
+take_slot(id, f[6], f[4])
 redis.call('ZADD', P .. 'watch', int(now), id)
 return {'RETRIED', f[9]}

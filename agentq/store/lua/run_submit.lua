@@ -2,7 +2,7 @@
 -- parent. A child is no row of its parent's batch: it spends there, and the batch is not over before it is.
 -- A batch that somebody else has sealed meanwhile is open again: it is not over before this loader says so too.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 custom_id or ''   3 content hash   4 batch or ''   5 tenant
 --       6 scopes, widest first, separated by spaces: of a child, with the `run:` scopes of all its ancestors
@@ -91,5 +91,6 @@ elseif custom ~= '' then
   redis.call('SET', single, hash .. ' ' .. id)
 end
 redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[9])), id)
-if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
+take_slot(id, tenant, batch)
+if #hint > 0 then push_hint(hint[1], hint[2], tenant) end
 return {'CREATED', id}

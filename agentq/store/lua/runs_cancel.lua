@@ -1,6 +1,6 @@
 -- Cancel many runs, each as `run_cancel.lua` does: most of a script's time goes into starting it.
 --
--- USES  ledger reservations fit parking runs cancelling
+-- USES  ledger reservations fit slots parking runs cancelling
 -- KEYS  1 routing key
 -- ARGV  1 who asked   2 n, then n run ids
 -- REPLY {the reply of `run_cancel.lua` for each} | {"SCHEMA", version} (the state is newer than this script)

@@ -19,8 +19,13 @@ local function hold_here(id, run)
   -- PART ledger
   -- PART reservations
   -- PART fit
+  -- PART slots
   -- PART parking
   hold(id, run, scopes_in(redis.call('HGET', run, 'scopes')))
+end
+local function taken_after_delay(id, run)
+  -- PART slots
+  take_slot_again(id, run)
 end
 local id, nonce = ARGV[1], ARGV[3]
 local run = run_key(id)
@@ -59,6 +64,7 @@ if not replay then
   fence = int(fence_int(fence) + 1) .. '-' .. nonce
   redis.call('HSET', run, 'state', 'running', 'fence', fence, 'claimed', int(now))
   if not f[6] then redis.call('HSET', run, 'started', int(now)) end
+  if f[4] then taken_after_delay(id, run) end
   if f[4] or f[5] then redis.call('HDEL', run, 'not_before', 'hints') end
   redis.call('ZADD', P .. 'watch', int(now + tonumber(ARGV[4])), id)
 end

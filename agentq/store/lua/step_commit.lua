@@ -1,6 +1,6 @@
 -- Make part of a step final: thread, bill and progress move together, or only the bill when the fence is stale.
 --
--- USES  ledger reservations fit parking runs governor
+-- USES  ledger reservations fit slots parking runs governor
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id
 --       4 outcome: tools | continue | wait | gather | end   5 stop reason (end), the operation of this claim that must have
@@ -65,7 +65,7 @@ elseif outcome == 'continue' then
   fields[#fields + 1] = 'phase'
   fields[#fields + 1] = 'model'
   requeue(id, run, now, now + tonumber(ARGV[6]), fields)
-  if #hint > 0 then redis.call('LPUSH', hint[1], hint[2]) end
+  if #hint > 0 then push_hint(hint[1], hint[2], tenant_in(scopes)) end
 elseif outcome == 'gather' then
   -- It waits for children, without a lease. Those that have ended by now will not tell it: they are looked at here.
   forfeit_open(id, run, scopes)

@@ -1,6 +1,6 @@
 -- Give a step back without progress: its reservation closed, the run queued again, at once or after a delay.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 run id   2 fence   3 operation id   4 delay ms   5 grace ms until a lost message is sent again
 --       6 reservation or ''   7 how it closes   8 usd   9 tokens
@@ -39,4 +39,5 @@ if delay > 0 then
   fields[#fields + 1] = int(due)
 end
 requeue(id, run, now, due, fields)
+if delay > 0 then return_slot(id, run) end
 return {'OK', int(failures)}

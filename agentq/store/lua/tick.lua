@@ -2,7 +2,7 @@
 -- A queued run is looked at and moved forward here, also where this worker has no room for it, so that
 -- a long queue neither hides the runs of dead workers nor fills with doubles.
 --
--- USES  ledger reservations fit parking runs
+-- USES  ledger reservations fit slots parking runs feeder
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
@@ -13,9 +13,18 @@ local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, watch = now_ms(), P .. 'watch'
 -- So many lists of parked runs are swept in one tick, any of them: each costs every worker a script.
 local LISTS_MAX = 100
+-- Batches that start, tenants that are looked at, and rows that are admitted in one tick.
+local STARTS_MAX, IDLE_LOOKS, FED_MAX = 100, 20, 100
 local newer = too_new()
 if newer then return newer end
 patience(now, tonumber(ARGV[1]))
+-- Batches whose time has come, and tenants with nothing in flight, whom nobody else's end has fed.
+for _, batch in ipairs(redis.call('ZRANGEBYSCORE', P .. 'starts', '-inf', int(now), 'LIMIT', 0, STARTS_MAX)) do
+  redis.call('ZREM', P .. 'starts', batch)
+  offer(batch)
+end
+for _, tenant in ipairs(redis.call('ZRANGE', P .. 'turns', 0, IDLE_LOOKS - 1)) do feed(tenant, 0) end
+feed(nil, FED_MAX)
 -- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
 local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
 local hints, due = {}, {}
@@ -46,6 +55,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
     if #hints < 2 * room or (f[4] and sent == 0) then
       hints[#hints + 1] = id
       hints[#hints + 1] = f[2]
+      if f[4] and sent == 0 then take_slot_again(id, run) end
       sent = sent + 1
       redis.call('HSET', run, 'hints', int(sent))
     end
