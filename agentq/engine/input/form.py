@@ -65,9 +65,9 @@ def form_of(source: str, first: bytes, *, mapped: bool) -> str:
         return "tsv" if len(tabs) > len(commas) else "csv"
     if ending in _TEXT_ENDINGS:
         return "text"
-    if b"input" in tabs:
-        return "tsv"
-    return "csv" if b"input" in commas else "text"
+    if b"input" in commas:
+        return "csv"
+    return "tsv" if b"input" in tabs else "text"
 
 
 def _cells(line: bytes, separator: bytes) -> list[bytes]:

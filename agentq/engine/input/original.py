@@ -29,10 +29,10 @@ def line_of(spec: RunSpec, messages: Sequence[Mapping[str, str]]) -> dict[str, A
     rows = list(_rows(spec, [dict(message) for message in messages]))
     row = next((row for row in rows if row.content_hash == spec.content_hash), rows[0])
     line: dict[str, Any] = {"custom_id": spec.custom_id} if spec.custom_id else {}
-    line |= _request(row) if row.call else {"input": row.input, "agent": row.agent}
-    for name in ("metadata", "context"):
+    line |= _request(row) if row.call else {"input": row.input}
+    for name in ("metadata", "context") if row.call else ("agent", "metadata", "context"):
         if getattr(row, name):
-            line[name] = dict(getattr(row, name))
+            line[name] = getattr(row, name)
     if row.max_usd is not None:
         line["max_usd"] = f"{row.max_usd:f}"
     if spec.priority:

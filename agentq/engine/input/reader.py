@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from decimal import Decimal
 
 from agentq.core.errors import InputError
@@ -22,10 +22,11 @@ def read_rows(
     max_usd: Decimal | None = None,
     form: str | None = None,
     mapping: RowMap | None = None,
-) -> Iterator[tuple[str, Row | str]]:
+) -> Generator[tuple[str, Row | str], None, None]:
     """The rows of an input, each as it is read: nothing but the current one is kept.
 
-    What spans rows is not looked at: ids that are there twice, or equal rows without one.
+    What spans rows is not looked at: ids that are there twice, or equal rows without one. The file is open
+    until the last row was given, or `close()` is called.
 
     Args:
         source: a path, or `-`.
@@ -49,7 +50,7 @@ def read_rows(
 
 def _rows(
     source: str, agent: str, max_usd: Decimal | None, form: str | None, mapping: RowMap | None
-) -> Iterator[tuple[str, Row | str]]:
+) -> Generator[tuple[str, Row | str], None, None]:
     with open_lines(source) as lines:
         empty = True
         for found in _of_form(

@@ -172,6 +172,8 @@ def _template(target: str, text: str) -> Template:
                 pieces.append(Column(match[1].strip()))
     pieces.append(text[at:])
     template = Template(tuple(piece for piece in pieces if piece))
+    if not text.strip():
+        raise UsageError(f"--map {target}: its template is empty", hint=_EXAMPLE)
     if target == "input" and not template.columns:
         raise UsageError("--map input: there is no {column} in it: all rows would be the same", hint=_EXAMPLE)
     return template

@@ -40,7 +40,7 @@ def table_rows(
                 continue
             where = records.where
             if len(cells) != len(header):
-                raise ValueError(f"there are {_cells(len(cells))} in it, and {len(header)} in the header")
+                raise ValueError(f"it has {_cells(len(cells))}, and the header {len(header)}")
             values = dict(zip(header, cells, strict=True))
             found: Row | str = parse_row(mapping.row(values), agent=agent, max_usd=max_usd, where=where)
         except ValueError as error:
