@@ -1,8 +1,8 @@
 """`python -m tests.compose`: docker-compose.yml on a real engine, as docs/deployment.md has it.
 
 The engine is the one that `docker info` finds; else a throw-away one is started (`engine.sh`: Debian 12,
-root). The last line is the verdict. The exit code is 0 when every check held, 1 when one did not, 2 when there
-is no engine.
+root). The last line is the verdict. The exit code is 0 when every check held, 1 when one did not, 2 when
+there is no engine.
 """
 
 from __future__ import annotations
