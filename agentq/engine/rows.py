@@ -257,6 +257,8 @@ def _usd(value: Any) -> Decimal | None:
         to_nano(value)
     except ValueError as error:
         raise ValueError(f"'max_usd': {error}") from None
+    except ArithmeticError:
+        raise ValueError(f"'max_usd': {value} USD is more than can be counted") from None
     return Decimal(value)
 
 

@@ -68,7 +68,7 @@ def call_of(dialect: str, body: Mapping[str, Any], where: str, spoken: Collectio
     for key in _TOOLS:
         if body.get(key):
             raise ValueError(f"'{where}.{key}': a call with tools is an agent's work: name one with --agent")
-    if body.get("n") not in {None, 1}:
+    if body.get("n") is not None and body["n"] != 1:
         raise ValueError(f"'{where}.n' is 1 here: a row has one answer; for more, write more rows")
     if body.get("background"):
         raise ValueError(f"'{where}.background' cannot be: the answer is waited for")

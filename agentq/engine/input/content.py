@@ -63,7 +63,7 @@ def text_of(value: Any, where: str, *, exact: bool) -> str:
         if not isinstance(part, Mapping):
             raise ValueError(f"part {number} of {where} is an object, not {kind_of(part)}")
         kind, text = part.get("type"), part.get("text")
-        if kind not in _TEXT:
+        if not isinstance(kind, str) or kind not in _TEXT:
             raise ValueError(f"part {number} of {where} is {_named(kind)}; only text can be sent")
         if not isinstance(text, str):
             raise ValueError(f"the 'text' of part {number} of {where} is a string, not {kind_of(text)}")
@@ -84,10 +84,10 @@ def _message(value: Any, where: str, roles: Mapping[str, str], exact: bool) -> d
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} is an object, not {kind_of(value)}")
     kind = value.get("type")
-    if kind not in {None, "message"}:
+    if kind is not None and kind != "message":
         raise ValueError(f"{where} is {_named(kind)}; only text can be sent")
     role = value.get("role")
-    if role in {"tool", "function"}:
+    if role in ("tool", "function"):
         raise ValueError(f"{where} is a tool's result; only text can be sent")
     if not isinstance(role, str) or role not in roles:
         raise ValueError(f"{where} has the role {role!r}; it is one of {', '.join(roles)}")

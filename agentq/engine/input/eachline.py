@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from agentq.engine.input.lines import Lines
 from agentq.engine.rows import Row
 
+PROBLEM_CHARS_MAX = 300
+
 
 def each_line(lines: Lines, parse: Callable[[str, str], Row]) -> Iterator[tuple[str, Row | str]]:
     """The rows of lines that are not blank, or what is wrong with them.
@@ -29,8 +31,16 @@ def each_line(lines: Lines, parse: Callable[[str, str], Row]) -> Iterator[tuple[
             where = f"{lines.label}:{lines.number}"
             found: Row | str = parse(text.rstrip("\r\n"), where)
         except ValueError as error:
-            where, found = f"{lines.label}:{lines.number}", str(error)
+            where, found = f"{lines.label}:{lines.number}", sentence(error)
         yield where, found
+
+
+def sentence(error: ValueError) -> str:
+    """What is wrong with a row, on one line and not longer than a person reads: it may quote the row."""
+    text = "".join(
+        char if char.isprintable() else repr(char)[1:-1] for char in str(error)[:PROBLEM_CHARS_MAX]
+    )
+    return text if len(str(error)) <= PROBLEM_CHARS_MAX else f"{text}…"
 
 
 def decode(raw: bytes) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from agentq.core.errors import InputError
-from agentq.engine.input.eachline import decode
+from agentq.engine.input.eachline import decode, sentence
 from agentq.engine.input.lines import LINE_BYTES_MAX, Lines
 from agentq.engine.input.rowmap import RowMap, map_of_columns
 from agentq.engine.rows import Row, parse_row
@@ -44,7 +44,7 @@ def table_rows(
             values = dict(zip(header, cells, strict=True))
             found: Row | str = parse_row(mapping.row(values), agent=agent, max_usd=max_usd, where=where)
         except ValueError as error:
-            where, found = records.where, str(error)
+            where, found = records.where, sentence(error)
         yield where, found
 
 

@@ -56,6 +56,7 @@ def test_money_is_exact() -> None:
         ({"input": "x", "max_usd": 0.1}, 'never a float: write "0.1" in quotes'),
         ({"input": "x", "max_usd": "-1"}, "must be 0 or more"),
         ({"input": "x", "max_usd": "cheap"}, "not an amount"),
+        ({"input": "x", "max_usd": "1e999999999"}, "more than can be counted"),
         ({"input": "x", "max_usd": True}, "not true or false"),
         ({"input": "x", "context": {"blob": "x" * 8_000}}, "the most is 8000"),
         ({"input": "x", "priority": 10}, "0 to 9, the most urgent, not 10"),

@@ -88,3 +88,12 @@ def test_a_form_of_a_provider_refuses_native_lines(source):
     source.write_lines({"input": "a"})
     assert "unknown key 'input'" in source.problem(form="openai")
     assert "unknown key 'input'" in source.problem(form="anthropic")
+
+
+def test_a_problem_quotes_little_of_the_row_and_stays_on_its_line(source):
+    source.write_lines({"x" * 1_000: 1}, {"input": "x", "max_usd": "1\u2028\u001b"})
+    (_, long), (_, odd) = source.found()
+    assert len(long) == 301
+    assert long.endswith("x…")
+    assert "\u2028" not in odd
+    assert "\u001b" not in odd
