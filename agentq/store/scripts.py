@@ -28,17 +28,19 @@ Arg = str | int
 @cache
 def source(name: str) -> str:
     """The text that is sent to the server for `lua/<name>.lua`."""
-    folder = files("agentq.store") / "lua"
-    body = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    body = _text(name)
     uses = _USES.search(body)
     # Each part costs its script some time: only what is used is put in front.
-    names = ["base", *(uses.group(1).split() if uses else [])]
-    parts = [(folder / f"_{part}.lua").read_text(encoding="utf-8") for part in names]
-    # What a script hardly ever needs it has inside the function that does.
-    body = _PART.sub(lambda part: (folder / f"_{part.group(1)}.lua").read_text(encoding="utf-8"), body)
+    parts = [_text(f"_{part}") for part in ["base", *(uses.group(1).split() if uses else [])]]
     found = _FLAGS.search(body)
     shebang = f"#!lua flags={found.group(1).replace(' ', ',')}" if found else "#!lua"
     return "\n".join([shebang, *parts, body])
+
+
+def _text(name: str) -> str:
+    """A file, with the parts that it hardly ever needs inside the functions that do."""
+    text = (files("agentq.store") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    return _PART.sub(lambda part: _text(f"_{part.group(1)}"), text)
 
 
 @cache
