@@ -66,9 +66,9 @@ def encode(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
 
 
-def plural(count: int, word: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
+def plural(count: int, word: str, many: str = "") -> str:
+    """`1 run`, `2 runs`; `many` is the plural where it takes more than an s."""
+    return f"{count} {word if count == 1 else many or f'{word}s'}"
 
 
 def columns(

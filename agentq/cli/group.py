@@ -40,6 +40,7 @@ VERBS = {
     "retry": "Let what ended without finishing go on, or fork a run.",
     "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
     "fake-provider": "Run a model provider on this machine: no key, no cost, and every fault.",
+    "purge": "Remove batches that are over, before their retention ends.",
     "completion": "The completion script of bash, zsh or fish.",
     "doctor": "Check the server, the broker, the workers; --runs: every run.",
 }

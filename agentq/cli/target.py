@@ -115,17 +115,21 @@ def _filtered(app: AgentQ, terms: Sequence[str], *, ended: bool) -> Chosen:
         app.batch(batch)
     found = [
         record.id
-        for chunk in (app.store.batches.runs(str(batch)) if ended else _live(app))
+        for chunk in (app.store.batches.runs(str(batch)) if ended else _live(app, batch))
         for record in app.store.runs.read_many(chunk)
         if record is not None and record.state.is_live is not ended and wanted.holds(record)
     ]
     return Chosen(wanted, found, "ended" if ended else "live")
 
 
-def _live(app: AgentQ) -> Iterator[list[str]]:
+def _live(app: AgentQ, batch: str | None) -> Iterator[list[str]]:
+    """All runs that are live, and the rows of the batch, or of all, that wait to become some."""
+    from agentq.store.listing import waiting_rows
+
     live = list(app.store.watch.live())
     for start in range(0, len(live), _CHUNK):
         yield live[start : start + _CHUNK]
+    yield from waiting_rows(app.store, app.store.batches.names() if batch is None else [batch])
 
 
 def confirm(session: Session, verb: str, count: int, what: str, *, yes: bool) -> None:

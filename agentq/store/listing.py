@@ -1,4 +1,4 @@
-"""Runs of batches and runs by themselves, the newest first, without reading all of them."""
+"""Lists of runs, in chunks: the newest first, or the rows that wait to become some."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def newest(store: Store, batches: list[str], *, alone: bool = True) -> Iterator[
     if alone:
         sources.append(_alone(store))
     yield from merge(*sources, key=lambda record: -record.created_ms)
+
+
+def waiting_rows(store: Store, batches: list[str]) -> Iterator[list[str]]:
+    """The rows of these batches that are no runs yet, by id, in chunks."""
+    for batch in batches:
+        for part in ("feed", "loading"):
+            key, start = store.keys.batch(batch, part), 0
+            while chunk := [str(row) for row in store.client.zrange(key, start, start + CHUNK - 1)]:
+                yield chunk
+                start += len(chunk)
 
 
 def _rows(store: Store, batch: str) -> Iterator[RunRecord]:

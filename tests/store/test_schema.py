@@ -99,6 +99,7 @@ BY_PEOPLE: dict[str, list[str | int]] = {
     "batch_open": ["b1", "a", "acme", "", "", 1000],
     "batch_seal": ["b1"],
     "batch_check": ["b1", 1],
+    "batch_purge": ["b1", 0, 10],
     "batch_recount": ["b1", 2, "total", 1, 2, "total", 2],
     "key_check": [1000, "nobody's", ""],
     "index_check": ["watch", 1, "r9"],
