@@ -433,8 +433,8 @@ class AgentQ:
     ) -> Batch:
         """Submit rows as a batch, or the missing ones of a batch. All are checked before one is written.
 
-        The rows are taken one at a time and kept in a temporary file: memory does not grow with them, but for about
-        64 bytes each.
+        The rows are taken one at a time and kept in a temporary file: in memory there are about 64 bytes
+        of each.
 
         Args:
             agent: of the rows that name none themselves.
@@ -491,19 +491,18 @@ class AgentQ:
         max_tokens: int | None = None,
         tell: Told = nobody,
     ) -> Load:
-        """Begin to check rows for a batch: `add` them, then `write` what comes of it. Nothing is connected yet.
+        """Begin to check rows for a batch: `add` them, then `write` the load. Nothing is connected yet.
 
         Raises:
             UsageError: when the batch cannot be called that.
         """
         submission = self._submission(tenant, budgets)
-        load = submission.load(
+        return submission.load(
             check_name("batch", batch),
             usd=None if max_usd is None else to_nano(max_usd),
             tokens=None if max_tokens is None else check_tokens(max_tokens),
             tell=tell,
         )
-        return load
 
     def write(
         self,

@@ -48,7 +48,7 @@ class Limits(TypedDict, total=False):
 
 
 def entry(item: Mapping[str, Any] | Row, number: int, agent: str | None) -> tuple[str, Row | str]:
-    """Where the `number`-th item stands, and the row that it is, of this agent if it names none; or what is wrong."""
+    """Where the `number`-th item stands, and its row, of this agent if it names none; or what is wrong."""
     if isinstance(item, Row):
         row = item if item.agent or not agent else replace(item, agent=agent)
         return row.where or f"row {number}", row
@@ -131,7 +131,7 @@ class Submission:
         on_exhausted: str | None = None,
         options: Mapping[str, str | int] | None = None,
     ) -> int:
-        """Write the rows that were added to `load`, or those that the batch does not have yet; how many are new.
+        """Write the rows of a load that the batch does not have yet; how many these are.
 
         Raises:
             InputError: naming rows that cannot be; nothing was submitted.

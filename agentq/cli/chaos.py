@@ -12,6 +12,7 @@ import click
 from agentq.cli.chaos_report import ChaosProgress, as_document, print_report
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
+from agentq.cli.loading import rows_of
 from agentq.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -103,24 +104,29 @@ def _announce(session: Session, plan: Plan) -> None:
 
 
 def _rows(app: AgentQ, file: str, agent: str | None) -> list[dict[str, Any]]:
-    from agentq.engine.rowfile import load_rows
+    from agentq.engine.rows import Row
 
-    only = next(iter(app.agents)) if len(app.agents) == 1 else ""
+    found: list[Row] = []
     try:
-        with load_rows(file, agents=app.agents, agent=agent or only, max_usd=None) as rows:
-            return [
-                {
-                    "input": row.input,
-                    "custom_id": row.custom_id,
-                    "agent": row.agent,
-                    "metadata": dict(row.metadata),
-                    "context": dict(row.context),
-                }
-                for row in rows
-            ]
+        with app.load("chaos") as load:
+            for where, row in rows_of(app, file, agent=agent):
+                load.add(where, row)
+                if isinstance(row, Row):
+                    found.append(row)
+            load.check()
     except InputError as error:
         hint = "no tool was run; FILE has a row on each line, as for agentq submit"
         raise UsageError(str(error), hint=hint) from None
+    return [
+        {
+            "input": row.input,
+            "custom_id": row.custom_id or f"row-{number}",
+            "agent": row.agent,
+            "metadata": dict(row.metadata),
+            "context": dict(row.context),
+        }
+        for number, row in enumerate(found, start=1)
+    ]
 
 
 def _script(path: str) -> list[Any]:

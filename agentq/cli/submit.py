@@ -1,17 +1,20 @@
-"""`agentq submit`: every line of a file becomes a run of one batch."""
+"""`agentq submit`: every row of a file becomes a run of one batch."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentq.cli.amount import USD
 from agentq.cli.console import plural
+from agentq.cli.estimate import confirm_cost, show_estimate
 from agentq.cli.follow import conclude, detached, follow
 from agentq.cli.globals import verb
+from agentq.cli.loading import LoadProgress, fill, rows_of
 from agentq.cli.outfile import check_output, write_results
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
@@ -21,6 +24,28 @@ if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch
     from agentq.cli.session import Session
 
+_FORMS = ("jsonl", "openai", "anthropic", "csv", "tsv", "text")
+_COUNT = click.IntRange(min=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for on the command line."""
+
+    file: str
+    agent: str | None
+    batch: str
+    tenant: str | None
+    max_usd: Decimal | None
+    max_tokens: int | None
+    per_run_usd: Decimal | None
+    form: str | None
+    maps: tuple[str, ...]
+    limit: int | None
+    options: dict[str, Any]
+    """Of the batch, as `AgentQ.submit_many` names them."""
+    on_exhausted: str | None
+
 
 @verb("submit")
 @click.argument("file")
@@ -28,6 +53,7 @@ if TYPE_CHECKING:
 @click.option("--batch", metavar="NAME", help="The batch's name; else the file's name without its ending.")
 @click.option("--tenant", metavar="NAME", help="Who pays.")
 @click.option("--max-usd", type=USD, help="The most that the whole batch may spend.")
+@click.option("--max-tokens", type=_COUNT, metavar="N", help="The same in tokens.")
 @click.option("--per-run-usd", type=USD, help="The most that each run may spend; a row's own max_usd wins.")
 @click.option(
     "--on-exhausted",
@@ -35,6 +61,32 @@ if TYPE_CHECKING:
     help="When --max-usd is used up: wait for more (park), answer and end (stop), or answer only where runs "
     "that wait are in the way (winddown). [default: as the agent says, else park]",
 )
+@click.option(
+    "--max-in-flight", type=_COUNT, metavar="N", help="The most runs that are queued or running at once."
+)
+@click.option("--max-open", type=_COUNT, metavar="N", help="The most runs that have begun and not ended.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 9),
+    metavar="P",
+    help="0 to 9: before other batches of the tenant, the highest first. [default: 0]",
+)
+@click.option("--form", type=click.Choice(_FORMS), help="What FILE is, when it is not to be found out.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="FIELD={COLUMN}",
+    help="Of CSV, or JSON objects of your own: what makes a field, as 'input={question}'. May be repeated.",
+)
+@click.option("--limit", type=_COUNT, metavar="N", help="Only the first N rows.")
+@click.option("--dry-run", is_flag=True, help="Check everything, say what it may cost, submit nothing.")
+@click.option(
+    "--confirm-above",
+    type=USD,
+    help="Ask first when it may cost more than that; -y says yes where nobody is.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--wait", is_flag=True, help="Stay until the batch has ended; the exit code says how.")
 @click.option("-o", "--output", metavar="FILE", help="With --wait: write the results there.")
 def command(  # noqa: PLR0917 - click passes all of them by name
@@ -44,14 +96,25 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     batch: str | None,
     tenant: str | None,
     max_usd: Decimal | None,
+    max_tokens: int | None,
     per_run_usd: Decimal | None,
     on_exhausted: str | None,
+    max_in_flight: int | None,
+    max_open: int | None,
+    priority: int | None,
+    form: str | None,
+    maps: tuple[str, ...],
+    limit: int | None,
+    dry_run: bool,
+    confirm_above: Decimal | None,
+    yes: bool,
     wait: bool,
     output: str | None,
 ) -> int:
-    """Submit FILE (JSONL, one run a line; - is standard input) as a batch.
+    """Submit FILE as a batch, one run a row; - is standard input.
 
-    A line is {"input": "..."} and, if you like, custom_id, agent, metadata, context and max_usd. All lines
+    JSONL with {"input": "..."} and, if you like, custom_id, agent, metadata, context, max_usd and priority;
+    batch files of OpenAI and Anthropic as they are; CSV, TSV, plain text; each of them gzipped too. All rows
     are checked first; one mistake, and nothing is submitted. The same file again resumes: rows that are
     there already are skipped.
     """
@@ -61,28 +124,33 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         )
     if output:
         check_output(output)
-    name = _batch_name(file, batch)
-    app = session.user_app("submit")
-    submitted = submit_file(
-        app,
-        file,
+    wanted = Wanted(
+        file=file,
         agent=agent,
-        batch=name,
+        batch=_batch_name(file, batch),
         tenant=tenant,
         max_usd=max_usd,
+        max_tokens=max_tokens,
         per_run_usd=per_run_usd,
+        form=form,
+        maps=maps,
+        limit=limit,
+        options={"max_in_flight": max_in_flight, "max_open": max_open, "priority": priority},
         on_exhausted=on_exhausted,
-        session=session,
     )
-    total = submitted.counts()["total"]
+    app = session.user_app("submit")
+    submitted = _submit(app, wanted, session, dry_run=dry_run, confirm_above=confirm_above, yes=yes)
+    if submitted is None:
+        return 0
+    total = submitted.record().total
     if not wait:
-        return _say_submitted(session, name, total)
+        return _say_submitted(session, wanted.batch, total)
     if session.console.json:
-        session.console.event("submitted", batch=name, total=total)
+        session.console.event("submitted", batch=wanted.batch, total=total)
     try:
         tally = follow(session, submitted)
     except KeyboardInterrupt:
-        detached(session, name)
+        detached(session, wanted.batch)
         raise
     code = conclude(session, submitted, tally)
     if output:
@@ -90,44 +158,67 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     return code
 
 
-def submit_file(
-    app: AgentQ,
-    file: str,
-    *,
-    agent: str | None,
-    batch: str,
-    session: Session,
-    tenant: str | None = None,
-    max_usd: Decimal | None = None,
-    per_run_usd: Decimal | None = None,
-    on_exhausted: str | None = None,
-) -> Batch:
-    """Check the whole file, then submit it.
+def submit_file(app: AgentQ, file: str, *, agent: str | None, batch: str, session: Session) -> Batch:
+    """Check the whole file, then submit it, as it is and without a question.
 
     Raises:
-        InputError: when a line is wrong; nothing was submitted.
+        InputError: when a row is wrong; nothing was submitted.
         UsageError: when the agent is unknown.
         ConflictError: when the batch exists with other content.
         UnavailableError: when there is no server.
     """
-    from agentq.core.words import nearest
-    from agentq.engine.rowfile import load_rows
+    session.need_server(app)
+    with app.load(batch) as load:
+        fill(load, rows_of(app, file, agent=agent), LoadProgress(session.console))
+        return app.write(load, agent=agent)
 
-    if agent is not None and agent not in app.agents:
-        known = ", ".join(sorted(app.agents)) or "none"
-        raise UsageError(
-            f"there is no agent {agent!r}{nearest(agent, app.agents)}", hint=f"this app has: {known}"
-        )
-    with load_rows(file, agents=app.agents, agent=agent or _only(app), max_usd=per_run_usd) as rows:
+
+def _submit(
+    app: AgentQ,
+    wanted: Wanted,
+    session: Session,
+    *,
+    dry_run: bool,
+    confirm_above: Decimal | None,
+    yes: bool,
+) -> Batch | None:
+    """The batch, or None when nothing was to be submitted."""
+    from agentq.app.options import batch_options
+
+    options = batch_options(**wanted.options, at=None)
+    progress = LoadProgress(session.console)
+    rows = rows_of(
+        app,
+        wanted.file,
+        agent=wanted.agent,
+        max_usd=wanted.per_run_usd,
+        form=wanted.form,
+        maps=wanted.maps,
+        limit=wanted.limit,
+    )
+    with app.load(
+        wanted.batch,
+        tenant=wanted.tenant,
+        max_usd=wanted.max_usd,
+        max_tokens=wanted.max_tokens,
+        tell=progress,
+    ) as load:
+        fill(load, rows, progress)
+        if dry_run:
+            show_estimate(session.console, wanted.batch, load)
+            return None
         session.need_server(app)
-        return app.submit_many(
-            agent, rows, batch=batch, tenant=tenant, max_usd=max_usd, on_exhausted=on_exhausted
-        )
-
-
-def _only(app: AgentQ) -> str:
-    """The app's agent when it has just one: no need to name it."""
-    return next(iter(app.agents)) if len(app.agents) == 1 else ""
+        confirm_cost(session.console, load, confirm_above, yes=yes)
+        try:
+            return app.write(load, agent=wanted.agent, on_exhausted=wanted.on_exhausted, options=options)
+        except KeyboardInterrupt:
+            progress.done()
+            session.console.say(
+                "stopped: nothing of this load has begun; the same command again goes on with it"
+            )
+            raise
+        finally:
+            progress.done()
 
 
 def _batch_name(file: str, batch: str | None) -> str:

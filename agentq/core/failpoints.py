@@ -25,8 +25,8 @@ VARIABLE = "AGENTQ_FAILPOINTS"
 FAILPOINTS: Mapping[str, str] = {
     "submit.after_open": "a batch is opened for loading; no row of the load is in it",
     "submit.after_chunk": "some rows are in; the batch is not sealed, so none of them is admitted",
-    "submit.after_write": "a run is stored and watched, and a hint that no script pushed is not sent; or a batch is "
-    "sealed",
+    "submit.after_write": "a run is stored and watched, and a hint that no script pushed is not sent; or a "
+    "batch is sealed",
     "step.after_claim": "the step has a lease; nothing else was done",
     "step.after_reserve": "the money of a call is set aside; nothing was sent",
     "step.after_model": "the provider has answered and billed; the reply is not stored",

@@ -450,8 +450,8 @@ class RowEntry:
     content_hash: str
     priority: int
     payload: str
-    """JSON: template, custom_id, content hash, what its spec has beside the template, its own limit in nano-USD or
-    nothing, messages."""
+    """JSON: pattern, custom_id, content hash, what its spec has beside the pattern's, its own limit in
+    nano-USD or nothing, messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def close(step: Step, reason: StopReason) -> None:
 
 
 def _end_rows(step: Step, denied: Denied | None) -> None:
-    """The rows behind this one have no money either where a scope that they share is used up: they end with it.
+    """Where a scope that they share is used up, the rows behind this one have no money either: they end too.
 
     Before the run does, since its end admits the next of them.
     """

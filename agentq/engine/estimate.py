@@ -1,4 +1,4 @@
-"""What a load may come to, before anything of it is paid: rows, tokens that are read first, and the most it can cost."""
+"""What a load may come to: rows, tokens that are read first, and the most that it can cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Estimate:
         return self.chars // _CHARS_PER_TOKEN
 
     def add(self, system: int, texts: Sequence[str], worst: int | None) -> None:
-        """Count a row: the characters of its agent's system prompt, its texts, and the most that it can cost."""
+        """Count a row: characters of its agent's system prompt, its texts, and the most that it can cost."""
         self.rows += 1
         self.chars += system + sum(map(len, texts))
         if worst is None:

@@ -1,7 +1,7 @@
 """Loading: rows are checked and kept in a file; once all are good, they are written to their batch in chunks.
 
-Nothing of a load is admitted before all of it is there. A load that fails takes its rows back; one that is killed is
-resumed by the same load again, which adds what is missing.
+Nothing of a load is admitted before all of it is there. A load that fails takes its rows back; one that is
+killed is resumed by the same load again, which adds what is missing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple, Self
-
-import redis
 
 from agentq.agent.agent import Agent
 from agentq.core.errors import ConflictError, InputError, UsageError
@@ -93,7 +91,7 @@ class Load:
             self._problem(f"{where}: {row}")
             return
         try:
-            row = self._named(row, where)
+            row = self._named(row)
             payload = self._patterns.payload(row)
         except UsageError as error:
             self._problem(f"{where}: {error}" + (f" ({error.hint})" if error.hint else ""))
@@ -119,7 +117,7 @@ class Load:
         if len(self._problems) < KEPT_PROBLEMS:
             self._problems.append(text)
 
-    def _named(self, row: Row, where: str) -> Row:
+    def _named(self, row: Row) -> Row:
         """The row under an id that no other of this load has.
 
         Only the hashes of ids are kept. Where one was there before, the file says whether its id was.
@@ -170,8 +168,8 @@ class Load:
             options: of the batch: max_in_flight, max_open, priority, at (ms), notify.
 
         Raises:
-            ConflictError: when the batch, or a row of it, is there with other content, or somebody else is loading
-                it; it is then as it was.
+            ConflictError: when the batch, or a row of it, is there with other content, or somebody else is
+                loading it; it is then as it was.
         """
         loader = f"{os.getpid()}@{socket.gethostname()}:{secrets.token_hex(4)}"
         opened = self._open(store, loader, agent, retention_ms, options or {})
@@ -183,8 +181,9 @@ class Load:
             new = self._write(store, opened, loader, self._patterns.written(opened.now_ms, scopes_of))
         except LoadingError:
             raise
-        except (ConflictError, redis.exceptions.ResponseError):
-            store.batches.abort(name, opened.total, loader=loader)
+        except Exception:
+            with suppress(Exception):  # a server that is gone, too; what went wrong first is what counts
+                store.batches.abort(name, opened.total, loader=loader)
             raise
         store.batches.seal(name, loader=loader)
         failpoint("submit.after_write")

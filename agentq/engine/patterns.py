@@ -64,8 +64,8 @@ class _Pattern:
 class Patterns:
     """Makes the payloads of one load, and the patterns that they name.
 
-    A payload is a JSON array of texts: the pattern's name, custom_id, content hash, the row's part of the spec
-    without braces, its own limit in nano-USD or nothing, and its messages.
+    A payload is a JSON array of texts: the pattern's name, custom_id, content hash, the row's part of the
+    spec without braces, its own limit in nano-USD or nothing, and its messages.
     """
 
     def __init__(self, terms: Terms, agent_of: AgentOf) -> None:
@@ -85,8 +85,8 @@ class Patterns:
         """A row as it is written, once all about it is checked.
 
         Raises:
-            UsageError: when not even its last call would fit into its budgets, a price is missing, or there is
-                no such agent.
+            UsageError: when not even its last call would fit into its budgets, a price is missing, or there
+                is no such agent.
         """
         pattern = self._pattern(row)
         limits = _limits(pattern, row)
@@ -110,8 +110,8 @@ class Patterns:
     def written(self, created_ms: int, scopes_of: Callable[[str, Agent], tuple[str, ...]]) -> dict[str, str]:
         """Each pattern by its name, as JSON: an array of texts.
 
-        tenant, scopes without the run's own, created, definition, head, spec without its last brace, and the limits
-        in nano-USD and tokens of runs that have none of their own.
+        tenant, scopes without the run's own, created, definition, head, spec without its last brace, and
+        the limits in nano-USD and tokens of runs that have none of their own.
         """
         head = encode_head(Thread(), Usage())
         written = {}
@@ -168,8 +168,8 @@ class Patterns:
     def _check(self, pattern: _Pattern, row: Row, limits: Budgets) -> None:
         """Return when the run could answer at all.
 
-        What a call may need grows with the tokens of its text: once a long one is known to fit, no shorter one has
-        to be looked at. Only the client's own bound may say otherwise.
+        What a call may need grows with the tokens of its text: once a long one is known to fit, no shorter
+        one has to be looked at. Only the client's own bound may say otherwise.
         """
         agent, terms = pattern.agent, self._terms
         texts = [row.input] if isinstance(row.input, str) else [m["content"] for m in row.messages()]
@@ -177,7 +177,7 @@ class Patterns:
         # Each further message has a frame around it.
         size += 1_000 * (len(texts) - 1)
         known = self._fits.get((pattern.name, limits))
-        plain = getattr(agent.client, "bound", None) is None and agent.token_bounds == "strict"
+        plain = getattr(agent.client, "bound", None) is None and agent.token_bounds != "tight"  # noqa: S105
         if plain and row.call is None and known is not None and size <= known[0]:
             self.estimate.add(len(agent.system), texts, known[1])
             return

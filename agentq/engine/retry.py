@@ -120,7 +120,7 @@ def retry_runs(
 
 
 def retry_batch(store: Store, name: str, *, by: str, budgets: NewBudgets | None = None) -> Retried:
-    """Retry each run of a batch that has ended, and let its rows that ended as none wait for their turn again.
+    """Retry each ended run of a batch; its rows that ended as no runs wait for their turn again.
 
     Raises:
         UsageError: when the budgets cannot be; nothing was retried.

@@ -24,7 +24,7 @@ SOMEBODY = "somebody"
 
 
 class LoadingError(ConflictError):
-    """Somebody else is loading the batch. `other` says who; empty: it was cancelled or taken over meanwhile."""
+    """Somebody else is loading the batch: `other`; empty: it was cancelled or taken over meanwhile."""
 
     def __init__(self, batch: str, other: str) -> None:
         self.other = other
@@ -183,7 +183,7 @@ class Batches:
             raise unexpected("batch_seal", reply)
 
     def cancel(self, name: str, by: str) -> int:
-        """Let no run of a batch be claimed any more, until rows are added to it; how many rows it has ended."""
+        """Let no run of a batch be claimed until rows are added to it; how many rows that has ended."""
         match self._scripts.call("batch_cancel", name, by):
             case ["OK", dropped]:
                 return int(dropped)
@@ -203,7 +203,7 @@ class Batches:
                 raise unexpected("batch_drop", reply)
 
     def revive(self, name: str) -> int | None:
-        """Let rows that ended as no runs wait for their turn again; how many, or None while runs are cancelled."""
+        """Let rows that ended as no runs wait again; how many, or None while runs are cancelled."""
         match self._scripts.call("batch_revive", name):
             case ["OK", revived]:
                 return int(revived)
@@ -309,7 +309,7 @@ class Batches:
             start += len(chunk)
 
     def done(self, name: str, start: int = 0) -> Iterator[str]:
-        """The runs of a batch in the order of their ends, from the `start`-th on; one that was retried again."""
+        """The runs of a batch in the order of their ends, from the `start`-th on; retried ones again."""
         while chunk := self._client.lrange(self._keys.batch(name, "done"), start, start + _CHUNK - 1):
             yield from map(str, chunk)
             start += len(chunk)

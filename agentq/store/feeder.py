@@ -20,7 +20,7 @@ class Feeder:
         self._scripts = scripts
 
     def tune(self, tenant: str, knobs: Mapping[str, int | None]) -> None:
-        """Set `max` and `weight` of a tenant, or without one `max` and `tenant_max` of all; None takes one away."""
+        """Set `max` and `weight` of a tenant, or for `""` `max` and `tenant_max` of all; None removes one."""
         flat: list[Arg] = []
         for name, value in knobs.items():
             flat += [name, "" if value is None else value]

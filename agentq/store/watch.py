@@ -108,8 +108,8 @@ class Watch:
             worker: the process.
             seconds: how long it counts as alive.
             slots: how many steps it works on at once: half as many again are admitted.
-            hint: a queue's key and the message that `@run@` may begin, for scripts that admit rows; None where
-                a script cannot send one.
+            hint: a queue's key and the message that `@run@` may begin, for scripts that admit rows; None
+                where a script cannot send one.
 
         Raises:
             SchemaError: when the state is newer than this release understands: it should stop.

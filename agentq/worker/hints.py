@@ -60,7 +60,7 @@ def hint_maker(celery: Celery, settings: Settings) -> Callable[[str, int], Hint 
 
 
 def hint_template(make_hint: Callable[[str, int], Hint | None]) -> Hint | None:
-    """A hint for a run's first step in which a script puts the run in place of `@run@`; None where Celery sends.
+    """A hint for a run's first step: a script puts the run in place of `@run@`. None where Celery sends.
 
     Its parts that are unique in other messages are so by the run: a row is admitted once.
     """

@@ -13,7 +13,8 @@ from agentq.agent.metrics import RunMetrics
 from agentq.demo import ROWS
 from agentq.demo.orders import DATABASE_ENV, TOOLS, build
 from agentq.demo.outcome import EXPECTED
-from agentq.engine.rowfile import load_rows
+from agentq.engine.input import read_rows
+from agentq.engine.rows import Row
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.scripted import ScriptedModel
 from agentq.tools import CallContext, ToolExecutor, ToolRegistry
@@ -31,17 +32,17 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def play(detector: LoopDetector | None) -> RunMetrics:
     threads = []
-    with load_rows(str(ROWS), agent="orders") as rows:
-        for row in rows:
-            agent = Agent(
-                ScriptedModel(row.metadata["script"]),
-                ToolExecutor(ToolRegistry(TOOLS)),
-                pricing=PRICING,
-            )
-            thread = Thread()
-            thread.detector = detector.fresh() if detector else None
-            assert isinstance(row.input, str)
-            threads.append(agent.run(thread, row.input).thread)
+    for _, row in read_rows(str(ROWS), agent="orders"):
+        assert isinstance(row, Row)
+        agent = Agent(
+            ScriptedModel(row.metadata["script"]),
+            ToolExecutor(ToolRegistry(TOOLS)),
+            pricing=PRICING,
+        )
+        thread = Thread()
+        thread.detector = detector.fresh() if detector else None
+        assert isinstance(row.input, str)
+        threads.append(agent.run(thread, row.input).thread)
     return run_metrics(threads)
 
 
