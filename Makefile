@@ -50,7 +50,7 @@ mutants: setup ## Plant bugs and show that the tests notice each (ARGS=fence for
 interop: setup ## Our adapters against a LiteLLM proxy, a server of others (installs it into .interop/)
 	@.venv/bin/python -m tests.interop
 
-test-compose: setup ## docker-compose.yml on a real engine; without one, root on Debian 12 starts its own (5 minutes)
+test-compose: setup ## docker-compose.yml on a real engine; without one, root on Debian 12 starts its own (4 to 8 minutes)
 	@.venv/bin/python -m tests.compose
 
 check: setup ## Formatting, lint, types and import layers
