@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, Literal, Unpack
 
 from agentq.agent.agent import Agent
 from agentq.agent.metrics import RunMetrics, run_metrics
 from agentq.agent.thread import Thread
 from agentq.app.options import batch_options
-from agentq.app.result import Result, result_of
+from agentq.app.outcomes import Endings, Outcome, outcomes
+from agentq.app.result import Result
 from agentq.app.run import Run
 from agentq.app.waiting import wait_for
 from agentq.core.errors import UsageError
@@ -18,11 +20,15 @@ from agentq.core.lifecycle import RunState
 from agentq.core.records import Account, BatchRecord, Parked, PendingCall, RunRecord
 from agentq.core.words import nearest
 from agentq.engine.cancel import Cancelled, cancel_batch
+from agentq.engine.origin import input_lines
 from agentq.engine.pause import resume_batch
 from agentq.engine.retry import NewBudgets, Retried, retry_batch
 from agentq.store.connect import Store
 
 _CHUNK = 500
+
+Order = Literal["input", "completed"]
+"""Of results: as the rows were submitted, or as their runs ended."""
 
 
 class Batch:
@@ -97,12 +103,36 @@ class Batch:
         for start in range(0, len(live), _CHUNK):
             yield from filter(None, self._store.runs.read_many(live[start : start + _CHUNK]))
 
-    def results(self) -> Iterator[Result]:
-        """The results of the runs that have ended, in input order."""
-        for chunk in self._store.batches.runs(self.name):
-            for record in self._store.runs.read_many(chunk):
-                if record is not None and record.state is RunState.ENDED:
-                    yield result_of(record, self._agents)
+    def results(self, order: Order = "input") -> Iterator[Result]:
+        """The results of the runs that have ended, and of the rows that ended without being started.
+
+        They are read as you go, a few hundred at a time.
+
+        Args:
+            order: input; or completed: as they ended, those that were never started last. A run that was
+                retried stands where it first ended.
+
+        Raises:
+            UsageError: for another order.
+        """
+        if order == "input":
+            return (result for _, result in self.outcomes() if result is not None)
+        if order == "completed":
+            endings = self.endings()
+            return chain(endings.new(), endings.dropped())
+        raise UsageError(f"results come in the order input or completed, not {order!r}")
+
+    def outcomes(self, start: int = 0) -> Iterator[Outcome]:
+        """Each row in input order, from the `start`-th on: its run's id, and its result or None."""
+        return outcomes(self._store, self.name, self._agents, start=start)
+
+    def endings(self) -> Endings:
+        """A place in the order of ends, to be asked again and again for the results that are new."""
+        return Endings(self._store, self.name, self._agents)
+
+    def input_lines(self, run_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The input lines from which runs came, to be submitted again; none for one that is gone."""
+        return input_lines(self._store, run_ids)
 
     def threads(self) -> Iterator[Thread]:
         """The threads of all runs, in input order."""

@@ -12,6 +12,7 @@ from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.money import format_usd
 from agentq.core.records import BatchRecord, Opened, Parked, RowEntry
 from agentq.store.keys import Keys
+from agentq.store.rows import DROPPED
 from agentq.store.scripts import Arg, Scripts, unexpected
 
 _CHUNK = 500
@@ -301,9 +302,8 @@ class Batches:
                 known[custom_id] = (content_hash, run_id)
         return known
 
-    def runs(self, name: str) -> Iterator[list[str]]:
-        """The runs of a batch in input order, in chunks."""
-        start = 0
+    def runs(self, name: str, start: int = 0) -> Iterator[list[str]]:
+        """The runs of a batch in input order, from the `start`-th on, in chunks."""
         while chunk := self._client.lrange(self._keys.batch(name, "runs"), start, start + _CHUNK - 1):
             yield [str(run) for run in chunk]
             start += len(chunk)
@@ -313,6 +313,14 @@ class Batches:
         while chunk := self._client.lrange(self._keys.batch(name, "done"), start, start + _CHUNK - 1):
             yield from map(str, chunk)
             start += len(chunk)
+
+    def dropped(self, name: str) -> Iterator[list[str]]:
+        """The rows of a batch that ended without ever becoming runs, in chunks."""
+        for reason in DROPPED:
+            start, key = 0, self._keys.batch(name, f"dropped:{reason.value}")
+            while chunk := self._client.zrange(key, start, start + _CHUNK - 1):
+                yield [str(row) for row in chunk]
+                start += len(chunk)
 
     def live(self, name: str) -> list[str]:
         """The runs of a batch that have not ended, in no order."""

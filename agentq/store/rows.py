@@ -17,20 +17,39 @@ from agentq.store.keys import Keys
 _ROW = re.compile(r"run_[0-9a-z]+_([0-9]+)")
 DROPPED = (StopReason.CANCELLED, StopReason.COST_BUDGET, StopReason.TOKEN_BUDGET)
 """Why a row may end without ever becoming a run."""
+_TEMPLATE, _ROW_PARTS = 8, 5
+"""How much of a template, and of a row, is before its messages: see `engine/patterns.py`."""
 
 
 def read_rows(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dict[str, RunRecord]:
     """Those of these ids that are rows of a batch: queued, or ended where their batch was dropped."""
+    records: dict[str, RunRecord] = {}
+    for batch, ids in _by_batch(client, keys, run_ids):
+        records.update(_rows_of(client, keys, batch, ids))
+    return records
+
+
+def row_messages(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Of those of these ids that are rows of a batch: the messages that they begin with, still encoded."""
+    messages: dict[str, list[str]] = {}
+    for batch, ids in _by_batch(client, keys, run_ids):
+        payloads: Any = client.hmget(keys.batch(batch, "rows"), ids)
+        templates: Any = client.hgetall(keys.batch(batch, "templates"))
+        for run_id, payload in zip(ids, payloads, strict=True):
+            if payload is not None:
+                row = json.loads(payload)
+                messages[run_id] = [*json.loads(templates[row[0]])[_TEMPLATE:], *row[_ROW_PARTS:]]
+    return messages
+
+
+def _by_batch(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Those that look like rows, by their batches that are there."""
     by_serial: dict[str, list[str]] = defaultdict(list)
     for run_id in run_ids:
         if found := _ROW.fullmatch(run_id):
             by_serial[found[1]].append(run_id)
-    records: dict[str, RunRecord] = {}
-    for serial, ids in by_serial.items():
-        name = client.get(keys.serial(serial))
-        if name is not None:
-            records.update(_rows_of(client, keys, str(name), ids))
-    return records
+    names = {serial: client.get(keys.serial(serial)) for serial in by_serial}
+    return [(str(names[serial]), ids) for serial, ids in by_serial.items() if names[serial] is not None]
 
 
 def _rows_of(client: redis.Redis, keys: Keys, batch: str, run_ids: Sequence[str]) -> dict[str, RunRecord]:

@@ -11,7 +11,7 @@ import redis
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Family, Parked, PendingCall, RunRecord, RunSpec, ThreadParts
 from agentq.store.keys import Keys
-from agentq.store.rows import read_rows
+from agentq.store.rows import read_rows, row_messages
 
 
 class RunReads:
@@ -83,6 +83,16 @@ class RunReads:
         if head is None:
             return None
         return ThreadParts(head, f"[{','.join(messages)}]", f"[{','.join(trace)}]", cached)
+
+    def messages(self, run_ids: Sequence[str]) -> list[list[str]]:
+        """The messages of these runs, still encoded; of a row that is no run, those that it begins with."""
+        pipeline = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipeline.lrange(self._keys.run(run_id, "msgs"), 0, -1)
+        found: list[list[str]] = pipeline.execute()
+        absent = [run_id for run_id, messages in zip(run_ids, found, strict=True) if not messages]
+        rows = row_messages(self._client, self._keys, absent) if absent else {}
+        return [messages or rows.get(run_id, []) for run_id, messages in zip(run_ids, found, strict=True)]
 
     def trace(self, run_id: str, start: int = 0) -> list[str]:
         """Trace events from the `start`-th on, still encoded."""
