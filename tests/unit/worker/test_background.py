@@ -81,7 +81,7 @@ def test_the_heartbeat_file_is_there_from_the_first_sign_on_until_the_end(with_f
 def test_the_heartbeat_file_says_nothing_of_a_worker_that_could_not_sign_on(
     with_file: Background, monkeypatch: pytest.MonkeyPatch
 ):
-    def away(*_: Any) -> None:
+    def away(*_: Any, **__: Any) -> None:
         raise ConnectionError
 
     monkeypatch.setattr(with_file.bench.store.watch, "sign_on", away)
@@ -100,7 +100,7 @@ def test_a_worker_that_is_older_than_the_state_stops_as_if_it_were_told_to_and_s
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *args: sent.append(args))
 
-    def newer(*_: Any) -> None:
+    def newer(*_: Any, **__: Any) -> None:
         raise SchemaError(9)
 
     monkeypatch.setattr(background.bench.store.watch, "sign_on", newer)
