@@ -18,10 +18,11 @@ from agentq.engine.estimate import Estimate, worst_nano
 from agentq.engine.rows import Row
 from agentq.engine.snapshot import encode_head, encode_message
 from agentq.engine.submit import least_need, refuse_too_little, refuse_unpriced
-from agentq.provider.families import families_of
+from agentq.provider.families import Family, families_of
 from agentq.provider.types import Message, Role, Usage
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_text = json.encoder.encode_basestring  # what it does with a text, without the rest
 _OF_ROWS = ("custom_id", "metadata", "context", "content_hash", "priority", "call")
 """What a run's spec has from its row; the rest is its pattern's."""
 _SIZES_KEPT = 1_000
@@ -57,6 +58,7 @@ class _Pattern:
     agent: Agent
     spec: RunSpec
     limits: Budgets
+    families: tuple[Family, ...]
     own_budgets: bool
     """Whether each of its rows has budgets of its own."""
 
@@ -91,21 +93,21 @@ class Patterns:
         pattern = self._pattern(row)
         limits = _limits(pattern, row)
         self._check(pattern, row, limits)
-        own: dict[str, Any] = {"custom_id": row.custom_id, "content_hash": row.content_hash}
+        own = f'"custom_id":{_text(row.custom_id)},"content_hash":"{row.content_hash}"'
         if row.metadata:
-            own["metadata"] = row.metadata
+            own += f',"metadata":{_encode(row.metadata)}'
         if row.context:
-            own["context"] = row.context
+            own += f',"context":{_encode(row.context)}'
         if row.priority:
-            own["priority"] = row.priority
+            own += f',"priority":{row.priority}'
         if row.call is not None:
-            own["call"] = row.call
+            own += f',"call":{_encode(row.call)}'
         usd = ""
         if row.max_usd is not None:
-            own["budgets"] = limits.as_dict()
+            own += f',"budgets":{_encode(limits.as_dict())}'
             usd = str(to_nano(row.max_usd))
-        messages = [encode_message(Message(Role(m["role"]), m["content"])) for m in row.messages()]
-        return _encode([pattern.name, row.custom_id, row.content_hash, _encode(own)[1:-1], usd, *messages])
+        parts = [pattern.name, row.custom_id, row.content_hash, own, usd, *_messages(row)]
+        return f"[{','.join(map(_text, parts))}]"
 
     def written(self, created_ms: int, scopes_of: Callable[[str, Agent], tuple[str, ...]]) -> dict[str, str]:
         """Each pattern by its name, as JSON: an array of texts.
@@ -161,6 +163,7 @@ class Patterns:
                     on_exhausted=agent.on_exhausted or terms.on_exhausted,
                 ),
                 limits=limits,
+                families=families_of(agent.client),
                 own_budgets=key[1],
             )
         return pattern
@@ -173,7 +176,7 @@ class Patterns:
         """
         agent, terms = pattern.agent, self._terms
         texts = [row.input] if isinstance(row.input, str) else [m["content"] for m in row.messages()]
-        size = max(sum(map(family.tokens, texts)) for family in families_of(agent.client))
+        size = max(sum(map(family.tokens, texts)) for family in pattern.families)
         # Each further message has a frame around it.
         size += 1_000 * (len(texts) - 1)
         known = self._fits.get((pattern.name, limits))
@@ -193,6 +196,13 @@ class Patterns:
         self.estimate.add(len(agent.system), texts, worst)
         if len(self._fits) < _SIZES_KEPT or known is not None:
             self._fits[pattern.name, limits] = (size, worst)
+
+
+def _messages(row: Row) -> list[str]:
+    """As `encode_message` writes them; nearly all rows have one, of the user."""
+    if isinstance(row.input, str):
+        return [f'{{"role":"user","content":{_text(row.input)}}}']
+    return [encode_message(Message(Role(m["role"]), m["content"])) for m in row.messages()]
 
 
 def _limits(pattern: _Pattern, row: Row) -> Budgets:
