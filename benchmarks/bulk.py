@@ -62,9 +62,11 @@ def main() -> int:
         print(json.dumps({"machine": about, **figures, "met": met, "of": len(aims)}, indent=2))
     else:
         print(about)
-        print(table([("", "", ""), *((what, found, "" if ok else "MISSED") for what, found, ok in aims)]))
+        lines = [(what, found, "" if ok else "MISSED") for what, found, ok in aims]
+        print(table([("", "", ""), *lines]))
         print(
-            f"for comparison, behind {args.flood:,} tasks in a plain Celery queue: {figures['plain_seconds']:.1f} s"
+            f"for comparison, behind {args.flood:,} tasks in a plain Celery queue: "
+            f"{figures['plain_seconds']:.1f} s"
         )
     print(f"{met} of {len(aims)} aims met")
     return 0 if met == len(aims) else 1
@@ -88,7 +90,7 @@ def on_database(url: str, number: int) -> Iterator[None]:
 
 
 def loading(folder: Path, client: redis.Redis, *, rows: int, rounds: int) -> dict[str, Any]:
-    """Submit a file again and again, each time beside a loop of `apply_async`; then pause it, and look at it."""
+    """Submit a file again and again, each time beside a loop of `apply_async`; then pause and look at it."""
     file = folder / "rows.jsonl"
     with file.open("w", encoding="utf-8") as lines:
         for number in range(rows):
@@ -120,7 +122,7 @@ def loading(folder: Path, client: redis.Redis, *, rows: int, rounds: int) -> dic
 
 
 def command(*words: str) -> tuple[float, float]:
-    """`agentq …` as a process of its own: seconds from start to end, and its largest resident memory in MB."""
+    """`agentq …` as a process of its own: seconds from start to end, and its largest memory in MB."""
     env = {**os.environ, "AGENTQ_REDIS_URL": os.environ["BENCH_URL"], "AGENTQ_APP": "bulk_app:app"}
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -158,7 +160,7 @@ def publish() -> float:
 
 
 def fairness(opened: ExitStack, folder: Path, *, flood: int) -> dict[str, Any]:
-    """How long one run of a tenant takes: alone, behind a flood in one batch, and behind one in 200 batches."""
+    """How long one run of a tenant takes: alone, behind a flood in one batch, and in 200 batches."""
     from agentq.worker.command import worker_argv
 
     program = import_module("bulk_app")

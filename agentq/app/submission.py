@@ -50,7 +50,8 @@ class Limits(TypedDict, total=False):
 def entry(item: Mapping[str, Any] | Row, number: int, agent: str | None) -> tuple[str, Row | str]:
     """Where the `number`-th item stands, and its row, of this agent if it names none; or what is wrong."""
     if isinstance(item, Row):
-        row = item if item.agent or not agent else replace(item, agent=agent)
+        # Its id is that of the row as it came, whatever agent it gets.
+        row = item if item.agent or not agent else replace(item, agent=agent, line_hash=item.derived_id)
         return row.where or f"row {number}", row
     try:
         return f"row {number}", parse_row(item, agent=agent or "")
@@ -60,7 +61,7 @@ def entry(item: Mapping[str, Any] | Row, number: int, agent: str | None) -> tupl
 
 def run_of(store: Store, batch: str, row: Row) -> str:
     """The run that a row of a batch became."""
-    custom_id = row.custom_id or row.content_hash
+    custom_id = row.custom_id or row.derived_id
     return store.batches.known(batch, [custom_id])[custom_id][1]
 
 

@@ -1,14 +1,18 @@
 -- How a run is cancelled. Needs _base, _ledger, _reservations, _fit, _parking and _runs.
+
+-- Whether it was a row, which is a run now; or why it ended without becoming one.
 local function was_row(id)
   -- PART feeder
-  return run_of_row(id)
+  return run_of_row(id), dropped_as(id)
 end
 
 local function cancelled(id, by)
   local run = run_key(id)
   local f = redis.call('HMGET', run, 'state', 'fence', 'stop_reason', 'step', 'phase', 'stopped_at')
-  if not f[1] and was_row(id) then
-    f = redis.call('HMGET', run, 'state', 'fence', 'stop_reason', 'step', 'phase', 'stopped_at')
+  if not f[1] then
+    local begun, dropped = was_row(id)
+    if begun then f = redis.call('HMGET', run, 'state', 'fence', 'stop_reason', 'step', 'phase', 'stopped_at')
+    elseif dropped then f = {'ended', false, dropped} end
   end
   local state, fence = f[1], f[2]
   if not state then return {'MISSING'} end

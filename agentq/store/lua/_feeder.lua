@@ -101,12 +101,21 @@ end
 -- The run of a row on which somebody acts before its turn has come. It is due, so that the tick sends its hint.
 local function run_of_row(id)
   local batch = batch_of_row(id)
-  if not batch or not make_run(batch, id) then return false end
+  -- A load that is not sealed may yet be taken back, and what was dropped has ended.
+  if not batch or not redis.call('ZSCORE', feed_of(batch), id) or not make_run(batch, id) then return false end
   local now = now_ms()
   redis.call('HSET', run_key(id), 'not_before', int(now))
   redis.call('ZADD', P .. 'watch', int(now), id)
   take_slot_again(id, run_key(id))
   return true
+end
+
+-- The reason for which a row ended without becoming a run, or nil.
+local function dropped_as(id)
+  local batch = batch_of_row(id)
+  for _, reason in ipairs(batch and {'cancelled', 'cost_budget', 'token_budget'} or {}) do
+    if redis.call('ZSCORE', P .. 'batch:' .. batch .. ':dropped:' .. reason, id) then return reason end
+  end
 end
 
 -- Admit the next row of a tenant. Answers whether there was one that may be.
