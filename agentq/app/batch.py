@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, Literal, Unpack
 
 from agentq.agent.agent import Agent
-from agentq.agent.metrics import RunMetrics, run_metrics
+from agentq.agent.metrics import Counts, RunMetrics
 from agentq.agent.thread import Thread
 from agentq.app.options import batch_options
 from agentq.app.outcomes import Endings, Outcome, outcomes
@@ -20,6 +20,7 @@ from agentq.core.lifecycle import RunState
 from agentq.core.records import Account, BatchRecord, Parked, PendingCall, RunRecord
 from agentq.core.words import nearest
 from agentq.engine.cancel import Cancelled, cancel_batch
+from agentq.engine.forecast import Forecast, forecast
 from agentq.engine.origin import input_lines
 from agentq.engine.pause import resume_batch
 from agentq.engine.retry import NewBudgets, Retried, retry_batch
@@ -139,8 +140,25 @@ class Batch:
         return (run.thread() for run in self.runs())
 
     def metrics(self) -> RunMetrics:
-        """The metrics of the runs that have ended."""
-        return run_metrics([thread for thread in self.threads() if thread.stop_reason])
+        """The metrics of the rows that have ended, of those too that never became runs.
+
+        They are counted when a run ends: bills that come later are not in `mean_usd`, and runs of 200 steps
+        or more count as 200. Nothing is read that grows with the batch.
+        """
+        record = self.record()
+        return Counts.stored(record.counters, record.stop_reasons).metrics()
+
+    def forecast(self) -> Forecast | None:
+        """What it will have cost when it has ended, and when that will be; None until 5 runs have ended."""
+        record = self.record()
+        now_ms, ends = self._store.batches.recent_ends(self.name)
+        return forecast(
+            record.counters,
+            left=record.total - record.ended,
+            spent_nano=self.account().spent_nano,
+            now_ms=now_ms,
+            ends=ends,
+        )
 
     def done(self) -> bool:
         """Whether all rows are in and all their runs have ended."""

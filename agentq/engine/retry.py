@@ -24,8 +24,8 @@ from agentq.store.connect import Store
 
 _CHUNK = 500
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_SPENT = ("in", "out", "usd", "unpriced")
-"""Of a head: what has been spent. The closing turn's share stays spent."""
+_SPENT = ("in", "out", "usd", "unpriced", "results", "failed")
+"""Of a head: what has been spent or done. The closing turn's share stays spent."""
 _STOPS = ("closing", "stop", "pending")
 """Of a head: what stopped the run, or was about to."""
 _BUDGET_OF = {

@@ -7,13 +7,14 @@ The loop detector is not stored at all: its counts are a fold over the trace.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from agentq.agent.budgets import Spend
 from agentq.agent.loopdetect import LoopDetector
+from agentq.agent.metrics import is_error
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.view import Summary
 from agentq.core.lifecycle import StopReason
@@ -39,12 +40,16 @@ class Snapshot:
     usage: Usage = field(default_factory=Usage)
     bytes: int = 0
     """What its messages and results take in memory, roughly."""
+    results: int = 0
+    """How many results of tools are stored; `failed` of them were errors."""
+    failed: int = 0
     _messages: int = 0
     _trace: int = 0
     _results: frozenset[str] = frozenset()
 
     def mark(self) -> None:
         """Take the thread as stored, as it is now."""
+        self.results, self.failed = self._counted(self.thread.trace[self._trace :])
         self._messages = len(self.thread.messages)
         self._trace = len(self.thread.trace)
         self._results = frozenset(self.thread.tool_results)
@@ -53,18 +58,32 @@ class Snapshot:
         """What a commit at this time (the server's milliseconds) has to add."""
         thread = self.thread
         return Delta(
-            head=encode_head(thread, self.usage),
+            head=encode_head(thread, self.usage, *self._counted(thread.trace[self._trace :])),
             messages=tuple(encode_message(m) for m in thread.messages[self._messages :]),
             trace=tuple(encode_event(e, now_ms) for e in thread.trace[self._trace :]),
             tool_results={k: v for k, v in thread.tool_results.items() if k not in self._results},
         )
 
+    def last_event(self, now_ms: int) -> Delta:
+        """Only the last thing that happened, and the head as it is now."""
+        last = self.thread.trace[-1:]
+        return Delta(
+            head=encode_head(self.thread, self.usage, *self._counted(last)),
+            trace=tuple(encode_event(event, now_ms) for event in last),
+        )
+
+    def _counted(self, new: Sequence[TraceEvent]) -> tuple[int, int]:
+        """How many results of tools there are with these events, and how many of them were errors."""
+        results = [is_error(event) for event in new if event.kind == "tool_result"]
+        return self.results + len(results), self.failed + results.count(True)
+
     def stored(self, delta: Delta) -> None:
         """The delta was committed."""
         self.bytes += sum(map(len, delta.messages)) + sum(map(len, delta.tool_results.values()))
         self.bytes += OBJECT_BYTES * len(delta.messages)
-        self.thread.trace.clear()  # a step only adds events; what is stored is not read again
         self.mark()
+        self.thread.trace.clear()  # a step only adds events; what is stored is not read again
+        self._trace = 0
 
 
 def load(
@@ -118,11 +137,19 @@ def load(
     )
     snapshot = Snapshot(thread, usage, size)
     snapshot.mark()
+    snapshot.results, snapshot.failed = head.get("results", 0), head.get("failed", 0)
     return snapshot
 
 
-def encode_head(thread: Thread, usage: Usage) -> str:
-    """The small part of a thread that changes: compact JSON, zeros left out."""
+def encode_head(thread: Thread, usage: Usage, results: int = 0, failed: int = 0) -> str:
+    """The small part of a thread that changes: compact JSON, zeros left out.
+
+    Args:
+        thread: the thread.
+        usage: the tokens of all its calls.
+        results: how many results of tools its trace has; `failed` of them were errors.
+        failed: see `results`.
+    """
     head: dict[str, Any] = {
         "step": thread.step,
         "in": usage.input_tokens,
@@ -130,6 +157,8 @@ def encode_head(thread: Thread, usage: Usage) -> str:
         "usd": int(thread.spend.usd * NANO),
         "errors": thread.spend.tool_errors,
         "unpriced": thread.unpriced_calls,
+        "results": results,
+        "failed": failed,
         "closing": thread.closing and thread.closing.value,
         "anchor": thread.anchor and [thread.anchor.messages, thread.anchor.tokens, thread.anchor.tokenizer],
         "pending": list(thread.pending_approvals),

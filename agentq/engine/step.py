@@ -462,9 +462,8 @@ class Step:
             self.runs.release(self.lease, delay_ms=delay_ms, settlement=self.unsent, failed=failed)
             return
         end(self.thread, StopReason.MODEL_ERROR, described(error), kind="step_failed")
-        lost = self.delta()
         # Of a step that went wrong only the reason is kept: its messages may be half of a turn.
-        last = Delta(head=lost.head, trace=lost.trace[-1:])
+        last = self.snapshot.last_event(self.now_ms())
         self.finish(self.unsent, detail=described(error), delta=last)
 
     @property

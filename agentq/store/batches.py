@@ -322,6 +322,25 @@ class Batches:
                 yield [str(row) for row in chunk]
                 start += len(chunk)
 
+    def recent_ends(self, name: str) -> tuple[int, list[tuple[int, int]]]:
+        """The server's clock (ms), and for the last end, the 2nd, 4th, 8th, … from the last when it was (ms).
+
+        A run that was retried since has no end. What is asked of the server grows with the doublings only.
+        """
+        done = self._keys.batch(name, "done")
+        ended = int(self._client.llen(done))
+        backs = [2**power for power in range(ended.bit_length())]
+        pipeline = self._client.pipeline(transaction=False)
+        for back in backs:
+            pipeline.lindex(done, -back)
+        run_ids = pipeline.execute()
+        for run_id in run_ids:
+            pipeline.hget(self._keys.run(str(run_id)), "ended")
+        pipeline.time()
+        *moments, (seconds, micros) = pipeline.execute()
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return now_ms, [(back, int(at)) for back, at in zip(backs, moments, strict=True) if at is not None]
+
     def live(self, name: str) -> list[str]:
         """The runs of a batch that have not ended, in no order."""
         return [str(run) for run in self._client.sscan_iter(self._keys.batch(name, "open"), count=1000)]

@@ -16,7 +16,8 @@ all that it has started.
                                  park_till wind limits · parent children (in all)
                                  descendants (live) gathering wake_hint ·
                                  paused (by) on_expired definition
-                                 generation reopen reopen_head stopped_at ·
+                                 generation reopen reopen_head stopped_at
+                                 counted (added to its batch's counters) ·
                                  stop_reason stop_scope stop_detail answer
                                  output model finish (stop, length) body
                                  (of one call: its provider's) ended
@@ -61,6 +62,9 @@ all that it has started.
                                  descendants (live) loader ("who till was")
                                  max_in_flight max_open priority at (ms)
                                  dry (run that waits for money) mean (tokens)
+                                 notify (URL) told (rows it was over with)
+                                 notice (which end) notice_at notice_tries
+                                 notified (ms) notify_error
                                  stop:<reason> and m:<metric> counters
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
     batch:<b>:runs       list    rows and runs in input order                  retention of the batch
@@ -78,6 +82,14 @@ all that it has started.
     turns                zset    tenant with rows to admit → virtual time      gone when there are none
     turns:<tenant>       zset    its batches → virtual time less priority      gone when there are none
     starts               zset    batch → when its rows may be admitted (ms)    stays, entries leave
+    notices              zset    batch that is over → when to say so (ms)      stays, entries leave
+    schedules            zset    schedule → when to look at it (ms), inf for   stays, entries leave
+                                 one that is paused
+    schedule:<n>         hash    spec hash (of it and its rows) rows bytes     until it is removed
+                                 part created next asked (by hand) · paused
+                                 (by) claim (who makes a batch) tries · made
+                                 last (batch) last_at outcome detail done
+    schedule:<n>:rows:*  list    its rows as text, some hundreds each          with it; an hour unset
     slots                set     runs in flight: queued and due, or running    gone when there are none
     slots:t:<tenant>     set     the same of a tenant; slots:b:<batch>         gone when there are none
     flying               set     tenants with runs in flight                   gone when there are none
@@ -122,6 +134,8 @@ PERMANENT = (
     "schemas",
     "feeder",
     "starts",
+    "notices",
+    "schedules",
     "worker_slots",
 )
 """Keys without an end, besides the scopes that outlive runs and batches."""
@@ -233,6 +247,20 @@ class Keys:
     def batch(self, name: str, part: str = "") -> str:
         """A batch's hash, or one of its parts: ids, runs, open, rows, feed, done, and so on."""
         return f"{self.prefix}batch:{name}{part and ':' + part}"
+
+    @property
+    def notices(self) -> str:
+        """Batches that are over, of which somebody wants to be told, by when to do it."""
+        return f"{self.prefix}notices"
+
+    @property
+    def schedules(self) -> str:
+        """Schedules by when somebody must look at them."""
+        return f"{self.prefix}schedules"
+
+    def schedule(self, name: str, part: str = "") -> str:
+        """A schedule's hash, or its rows."""
+        return f"{self.prefix}schedule:{name}{part and ':' + part}"
 
     def serial(self, serial: str) -> str:
         """The batch whose rows have this in their ids."""

@@ -10,8 +10,19 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "agentq/store/lua"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if not path.name.startswith("_"))
 PARTS = (
-    *("base", "ledger", "reservations", "fit", "slots", "parking", "runs", "cancelling", "operator", "governor"),
-    "feeder",
+    *(
+        "base",
+        "ledger",
+        "reservations",
+        "fit",
+        "slots",
+        "parking",
+        "runs",
+        "cancelling",
+        "operator",
+        "governor",
+    ),
+    *("feeder", "counters"),
 )
 """In the order in which they stand in front of a script."""
 SECTIONS = ("KEYS", "ARGV", "REPLY")

@@ -31,10 +31,27 @@ local function persist_batch(batch)
   persist_account('batch:' .. batch)
 end
 
+-- A batch goes on again with rows that had ended: whoever is to be told of its end is told again.
+local function reopen_batch(batch)
+  persist_batch(batch)
+  redis.call('HDEL', P .. 'batch:' .. batch, 'told')
+end
+
 -- Rows are being added, perhaps to a batch that was over.
 local function unseal(batch)
   redis.call('HDEL', P .. 'batch:' .. batch, 'sealed', 'cancelled')
   persist_batch(batch)
+end
+
+-- Whoever wants to be told that a batch is over is told by a worker: once for each time that it is, and not again when a load
+-- has added nothing. `told` is of how many rows it was over.
+local function notice_end(batch, key, total)
+  local f = redis.call('HMGET', key, 'notify', 'told')
+  if not f[1] or f[2] == total then return end
+  redis.call('HSET', key, 'told', total, 'notice_at', int(now_ms()), 'notice_tries', '0')
+  redis.call('HINCRBY', key, 'notice', 1)
+  redis.call('HDEL', key, 'notified', 'notify_error')
+  redis.call('ZADD', P .. 'notices', int(now_ms()), batch)
 end
 
 -- A batch is over when it is sealed and all its runs are, with all that they have started: from then on its keys have
@@ -46,6 +63,7 @@ local function close_batch(batch)
   for _, part in ipairs(BATCH_PARTS) do redis.call('PEXPIRE', key .. part, f[4]) end
   redis.call('PEXPIRE', P .. 'serial:' .. (f[6] or ''), f[4])
   expire_account('batch:' .. batch, f[4])
+  notice_end(batch, key, f[2])
 end
 
 -- A run is over when it has ended with all that it has started: from then on its keys have an end. Late bills of its
@@ -117,11 +135,13 @@ local function end_run(id, run, reason, now, fields)
   redis.call('ZREM', P .. 'watch', id)
   close_run(id)
   if f[2] and f[2] ~= '' then
+    -- PART counters
     local batch = P .. 'batch:' .. f[2]
     redis.call('SREM', batch .. ':open', id)
     redis.call('RPUSH', batch .. ':done', id)
     redis.call('HINCRBY', batch, 'ended', 1)
     redis.call('HINCRBY', batch, 'stop:' .. reason, 1)
+    count(id, run, batch, reason)
     close_batch(f[2])
   end
   if f[3] then

@@ -15,7 +15,7 @@ if newer then return newer end
 local id, op = ARGV[1], ARGV[2]
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'op', 'generation', 'batch', 'custom_id', 'tenant', 'parent', 'stop_reason',
-  'step', 'scopes', 'fence')
+  'step', 'scopes', 'fence', 'counted')
 if not f[1] then return {'MISSING'} end
 if f[2] == op then return {'RETRIED', f[9]} end
 if f[1] ~= 'ended' then return {'LIVE', f[1]} end
@@ -56,7 +56,7 @@ if #told > 0 then
   limit_changed(own)
 end
 redis.call('HDEL', run, 'stop_reason', 'stop_scope', 'stop_detail', 'stopped_at', 'answer', 'output', 'ended',
-  'reopen', 'reopen_head', 'failures', 'unclear', 'failing', 'error', 'deaths')
+  'reopen', 'reopen_head', 'failures', 'unclear', 'failing', 'error', 'deaths', 'counted')
 local fields = take(10)
 redis.call('HSET', run, 'state', 'queued', 'op', op, 'generation', int(tonumber(ARGV[3]) + 1), 'head', ARGV[4],
   'fence', raised(f[11]), 'not_before', int(now), unpack(fields))
@@ -66,11 +66,13 @@ for i = 2, #decisions, 2 do
   if cjson.decode(decisions[i]).verdict ~= 'approve' then redis.call('HDEL', run .. ':decisions', decisions[i - 1]) end
 end
 if batch then
+  -- PART counters
   redis.call('HDEL', batch, 'cancelled')
-  persist_batch(f[4])
+  reopen_batch(f[4])
   redis.call('SADD', batch .. ':open', id)
   redis.call('HINCRBY', batch, 'ended', -1)
   if redis.call('HINCRBY', batch, 'stop:' .. f[8], -1) == 0 then redis.call('HDEL', batch, 'stop:' .. f[8]) end
+  add_up(batch, f[12] or '', '-')
 elseif f[5] ~= '' and not f[7] then
   redis.call('PERSIST', P .. 'ids:' .. f[6] .. ':' .. f[5])
 end
