@@ -58,6 +58,7 @@ class Desk:
 
     def __init__(self, folder: Path, provider_url: str) -> None:
         self.folder = folder
+        self._run_ids: dict[str, list[str]] = {}
         self.env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -112,9 +113,11 @@ class Desk:
         self.type("submit", self.rows(name, *scripts), "--agent", agent, "--wait", codes=codes)
 
     def run_ids(self, batch: str) -> list[str]:
-        """The runs of a batch, the newest first."""
-        found = json.loads(self.type("runs", "--batch", batch, "--json").stdout)
-        return [run["id"] for run in found["runs"]]
+        """The runs of a batch, the newest first. Asked once: no rows are added to a batch here."""
+        if batch not in self._run_ids:
+            found = json.loads(self.type("runs", "--batch", batch, "--json").stdout)
+            self._run_ids[batch] = [run["id"] for run in found["runs"]]
+        return self._run_ids[batch]
 
 
 def nap(seconds: float) -> list[list[str]]:

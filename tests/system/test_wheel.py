@@ -50,7 +50,7 @@ def test_the_wheel_has_the_scripts_the_demo_and_the_type_marker(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {
         str(path.relative_to(ROOT))
-        for pattern in ("store/lua/*.lua", "provider/*.json", "demo/*", "py.typed")
+        for pattern in ("store/lua/*.lua", "provider/*.json", "demo/*", "demo/first/*", "py.typed")
         for path in (ROOT / "agentq").glob(pattern)
         if path.is_file()
     }

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from agentq.core.words import nearest_file
 from agentq.store import Store
 from tests.support.harness import open_batch
-from tests.unit.cli.fakes import FakeApp, invoke
+from tests.unit.cli.fakes import invoke
+
+DEMO = "agentq.demo.agents:app"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which things are typed."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -52,23 +60,16 @@ def test_what_is_neither_a_run_nor_a_batch_gets_the_nearest_batch(store: Store) 
     assert "there is no run 'run_jluy', nor a batch of that name (did you mean 'run_july'?)" in refused.stderr
 
 
-@pytest.mark.parametrize("verb", ["submit x.jsonl --agent ordres", "run ordres hello"])
-def test_an_unknown_agent_gets_the_nearest(app: FakeApp, verb: str) -> None:
-    refused = invoke(*verb.split())
+@pytest.mark.parametrize("verb", ["submit rows.jsonl --agent ordres", "run ordres hello"])
+def test_an_unknown_agent_gets_the_nearest(here: Path, verb: str) -> None:
+    (here / "rows.jsonl").write_text('{"input": "a"}\n')
+    refused = invoke("-A", DEMO, *verb.split())
     assert refused.exit_code == 2
     assert "'ordres' (did you mean 'orders'?)" in refused.stderr
 
 
-def test_a_file_that_is_not_there_is_one_of_its_folder_perhaps(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").touch()
-    assert nearest_file(tmp_path / "row.jsonl") == f" (did you mean '{tmp_path}/rows.jsonl'?)"
-    assert nearest_file(tmp_path / "nothing") == ""
-    assert nearest_file(tmp_path / "no/folder.jsonl") == ""
-
-
-def test_the_nearest_file_is_named_as_it_can_be_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("rows.jsonl").touch()
-    assert nearest_file("rows.json") == " (did you mean 'rows.jsonl'?)"
+def test_a_file_that_is_not_there_is_one_of_its_folder_perhaps(here: Path) -> None:
+    (here / "rows.jsonl").touch()
+    refused = invoke("-A", DEMO, "submit", "row.jsonl", "--agent", "orders")
+    assert refused.exit_code == 2
+    assert "row.jsonl: no such file or directory (did you mean 'rows.jsonl'?)" in refused.stderr

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentq.app import AgentQ
 from agentq.cli import runs as module
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta
@@ -105,3 +106,18 @@ def test_a_long_batch_is_read_from_its_end_and_no_further_than_asked(store: Stor
     for number in range(15):  # nobody has read them yet
         store.client.delete(store.keys.run(f"run_{number}"), store.keys.scope(f"run:run_{number}"))
     assert [record.id for record in rows] == [f"run_{number}" for number in range(26, 9, -1)]
+
+
+def test_rows_that_wait_for_their_turn_are_runs_that_are_queued(store: Store) -> None:
+    """Nobody works here, so no row becomes a run before somebody acts on it."""
+    app = AgentQ("t")
+    app.agent("a", model="scripted")
+    rows = [{"input": "go", "custom_id": f"c{number}"} for number in range(4)]
+    batch = app.submit_many("a", rows, batch="b1")
+    assert len(ids("state:queued", "batch:b1")) == 4
+    told = json.loads(invoke("cancel", "-y", "--json", "--where", "state=queued custom_id=c1,c3").stdout)
+    assert told["cancelled"] == 2
+    assert json.loads(invoke("pause", "-y", "--json", "--where", "custom_id=c2").stdout)["held"] == 1
+    assert [run.state for run in batch.runs()] == ["queued", "ended", "held", "ended"]
+    shown = json.loads(typed("--json", "stop_reason:cancelled").stdout)["runs"]
+    assert {run["custom_id"] for run in shown} == {"c1", "c3"}
