@@ -17,7 +17,8 @@ all that it has started.
                                  descendants (live) gathering wake_hint ·
                                  paused (by) on_expired definition
                                  generation reopen reopen_head stopped_at
-                                 counted (added to its batch's counters) ·
+                                 counted (added to its batch's counters)
+                                 turn (tokens that it was charged with) ·
                                  stop_reason stop_scope stop_detail answer
                                  output model finish (stop, length) body
                                  (of one call: its provider's) ended
@@ -91,7 +92,8 @@ all that it has started.
                                  last (batch) last_at outcome detail done
     schedule:<n>:rows:*  list    its rows as text, some hundreds each          with it; an hour unset
     slots                set     runs in flight: queued and due, or running    gone when there are none
-    slots:t:<tenant>     set     the same of a tenant; slots:b:<batch>         gone when there are none
+    slots:t:<tenant>     set     the same of a tenant                          gone when there are none
+    slots:b:<batch>      set     the same of a batch                           gone when there are none
     flying               set     tenants with runs in flight                   gone when there are none
     worker_slots         hash    worker process → steps at once                stays, entries leave
     batches              zset    batch → created (ms)                          stays, entries leave

@@ -10,8 +10,9 @@ import redis
 from redis.connection import UnixDomainSocketConnection
 
 from agentq.agent import Budgets
+from agentq.engine.load import CHUNK, Load
+from agentq.engine.patterns import Terms
 from agentq.engine.rows import parse_row
-from agentq.engine.submit import CHUNK, draft_run, submit_drafts
 from agentq.tools import tool
 from tests.support.harness import RETENTION_MS, Moody, Rig
 
@@ -83,13 +84,18 @@ def test_a_message_for_a_step_that_is_done_takes_one(warm: Rig, monkeypatch: pyt
     assert len(sent) == 1
 
 
-def test_a_chunk_of_rows_is_written_in_one(warm: Rig, monkeypatch: pytest.MonkeyPatch):
-    row = parse_row({"input": "do it"})
-    drafts = [draft_run("a", warm.agents["a"], row, tenant="acme") for _ in range(CHUNK)]
-    with counted(monkeypatch) as sent:
-        chunks = submit_drafts(drafts, store=warm.store, dispatch=lambda *_: None, retention_ms=RETENTION_MS)
-        assert [len(chunk) for chunk in chunks] == [CHUNK]
-    assert len(sent) == 1
+def test_a_chunk_of_rows_is_written_in_one_and_a_load_takes_two_more(
+    warm: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    chunks = 3
+    with Load(Terms(batch="b1", tenant="acme"), lambda *_: warm.agents["a"]) as rows:
+        for number in range(chunks * CHUNK):
+            rows.add(f"row {number}", parse_row({"input": "do it", "agent": "a", "custom_id": f"c{number}"}))
+        with counted(monkeypatch) as sent:
+            new = rows.write(warm.store, agent="a", scopes_of=lambda *_: (), retention_ms=RETENTION_MS)
+    assert new == chunks * CHUNK
+    # `open` and `seal`; each script is sent once by its hash and, unknown to the server, once as a whole.
+    assert len(sent) <= chunks + 2 + 3
 
 
 def test_what_is_counted_is_every_command(warm: Rig, monkeypatch: pytest.MonkeyPatch):

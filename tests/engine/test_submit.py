@@ -13,9 +13,8 @@ import pytest
 from agentq import AgentQ
 from agentq.agent import Budgets, LoopDetector, Thread
 from agentq.core.errors import ConflictError, UsageError
-from agentq.engine import submit
 from agentq.engine.rows import parse_row
-from agentq.engine.submit import conflicts, draft_run, submit_drafts
+from agentq.engine.submit import draft_run, submit_drafts
 from agentq.provider.scripted import ScriptedClient
 from agentq.provider.types import ChatRequest, ChatResult, Role, Usage
 from agentq.store import Store
@@ -30,7 +29,6 @@ from tests.support.harness import (
     Rig,
     dump,
     make_agent,
-    open_batch,
     untouched,
 )
 
@@ -184,65 +182,50 @@ def test_a_conversation_as_input_is_kept_as_it_is(rig: Rig):
     assert rig.record(run).answer == "b"
 
 
-def test_rows_are_written_in_chunks_and_only_new_ones_get_a_message(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(submit, "CHUNK", 2)
+def test_only_new_runs_get_a_message(rig: Rig):
     agent = rig.agent(Moody(["x"]))
-    open_batch(rig.store)
-    drafts = [draft(agent, f"task {n}", custom_id=f"c{n}", batch="b1") for n in range(5)]
     sent: list[tuple[str, int]] = []
 
-    def send(count: int) -> list[list[str]]:
-        chunks = submit_drafts(
-            drafts[:count],
+    def send(count: int) -> tuple[list[str], list[tuple[str, int]]]:
+        drafts = [draft(agent, f"task {n}", custom_id=f"c{n}") for n in range(count)]
+        sent.clear()
+        answers = submit_drafts(
+            drafts,
             store=rig.store,
             dispatch=lambda *hint: sent.append(hint),
             retention_ms=RETENTION_MS,
         )
-        return [[word for word, _ in answers] for answers in chunks]
+        new = [(d.run_id, 0) for d, (word, _) in zip(drafts, answers, strict=True) if word == "CREATED"]
+        return [word for word, _ in answers], new
 
-    assert send(3) == [["CREATED", "CREATED"], ["CREATED"]]
-    assert sent == [(d.run_id, 0) for d in drafts[:3]]
-    sent.clear()
-    drafts = [draft(agent, f"task {n}", custom_id=f"c{n}", batch="b1") for n in range(5)]
-    assert send(5) == [["EXISTS", "EXISTS"], ["EXISTS", "CREATED"], ["CREATED"]]
-    assert sent == [(d.run_id, 0) for d in drafts[3:]]
-    batch = rig.store.batches.read("b1")
-    assert batch is not None
-    assert batch.total == 5
+    words, new = send(3)
+    assert (words, sent) == (["CREATED"] * 3, new)
+    words, new = send(5)
+    assert (words, sent) == (["EXISTS"] * 3 + ["CREATED"] * 2, new)
 
 
-def test_the_first_message_is_sent_after_the_chunk_is_written(rig: Rig):
+def test_the_first_message_is_sent_after_the_runs_are_written(rig: Rig):
     agent = rig.agent(Moody(["x"]))
     drafts = [draft(agent, f"task {n}") for n in range(3)]
-    for _ in submit_drafts(
+    submit_drafts(
         drafts,
         store=rig.store,
         dispatch=lambda run_id, step: rig.submitted.append(str(rig.store.runs.read(run_id) and run_id)),
         retention_ms=RETENTION_MS,
-    ):
-        pass
+    )
     assert rig.submitted == [d.run_id for d in drafts]
     rig.check()
 
 
-def test_custom_ids_with_other_content_are_found_before_anything_is_written(store: Store, rig: Rig):
-    agent = rig.agent(Moody(["x"]))
-    open_batch(store)
+def test_a_custom_id_with_other_content_is_a_conflict_and_changes_nothing(store: Store, rig: Rig):
+    rig.agent(Moody(["x"]))
     for n in range(2):
-        rig.submit(f"task {n}", custom_id=f"c{n}", batch="b1")
-    same, other = (
-        {d.spec.custom_id: d.spec.content_hash for d in drafts}
-        for drafts in (
-            [draft(agent, f"task {n}", custom_id=f"c{n}") for n in range(3)],
-            [draft(agent, "task 0", custom_id="c0"), draft(agent, "changed", custom_id="c1")],
-        )
-    )
-    assert conflicts(store, "b1", same) == []
-    assert conflicts(store, "b1", other) == ["c1"]
-    with untouched(store), pytest.raises(ConflictError, match="'c1' exists in batch 'b1' with other content"):
-        rig.submit("changed", custom_id="c1", batch="b1")
+        rig.submit(f"task {n}", custom_id=f"c{n}")
+    with (
+        untouched(store),
+        pytest.raises(ConflictError, match="'c1' exists in tenant 'acme' with other content"),
+    ):
+        rig.submit("changed", custom_id="c1")
     assert rig.queue == [(run, 0) for run in rig.submitted]
 
 
@@ -362,7 +345,7 @@ def test_two_that_load_one_batch_with_other_content_leave_it_sealed(
         return open_it(name, **options)
 
     monkeypatch.setattr(late.store.batches, "open", open_late)
-    with pytest.raises(ConflictError, match="'1' exists in batch 'b1'"):
+    with pytest.raises(ConflictError, match="batch 'b1' has '1' with other content"):
         late.submit_many("a", [{"input": "goodbye", "custom_id": "1"}], batch="b1")
     record = late.batch("b1").record()
     assert (record.total, record.sealed) == (1, True)

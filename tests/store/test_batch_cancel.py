@@ -22,7 +22,7 @@ def test_a_cancelled_batch_has_no_run_to_claim_until_rows_are_added(store: Store
     open_batch(store)
     for name in ("r1", "r2"):
         submit_run(store, name, batch="b1", custom_id=name)
-    assert twice(store, "batch_cancel", "b1", "me") == ["OK"]
+    assert twice(store, "batch_cancel", "b1", "me") == ["OK", "0"]
     assert store.runs.claim("r1", None, LEASE_MS) is None
     assert state_of(store) == "ended"
     open_batch(store)

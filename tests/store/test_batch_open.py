@@ -14,21 +14,46 @@ from tests.support.harness import (
     entries_of,
     open_batch,
     submit_run,
-    twice,
     untouched,
 )
 
+ME = ("me", 15_000, "", 0)
+"""Who loads, for how long he need not be heard of, nobody who is dead, no options."""
+
+
+def opened(store: Store, *asked: str | int, who: tuple[str | int, ...] = ME) -> list[str]:
+    """The reply without the time; a second call says the same, and changes only how long the batch is held."""
+    first = call(store, "batch_open", "b1", *asked, *who)
+    before = dump(store)
+    again = call(store, "batch_open", "b1", *asked, *who)
+    after = dump(store)
+    for state in (before, after):
+        state["batch:b1"][0].pop("loader")
+    assert (again[:-1], after) == (first[:-1], before)
+    assert int(first[-1]) <= int(again[-1]) <= store.watch.server_ms()
+    return first[:-1]
+
 
 def test_a_new_batch_is_empty_and_has_its_limits(store: Store):
-    assert twice(store, "batch_open", "b1", "a", "acme", "1000", "50", RETENTION_MS) == ["OPEN", "0"]
+    assert opened(store, "a", "acme", "1000", "50", RETENTION_MS) == ["OPEN", "0", "1"]
     state = dump(store)
     batch, has_end = state["batch:b1"]
     created = int(batch.pop("created"))
-    assert batch == {"agent": "a", "tenant": "acme", "total": "0", "ended": "0", "ttl": str(RETENTION_MS)}
+    who, until, was = batch.pop("loader").split()
+    assert (who, int(until) - created, was) == ("me", pytest.approx(15_000, abs=10_000), "0")
+    assert batch == {
+        "agent": "a",
+        "tenant": "acme",
+        "total": "0",
+        "ended": "0",
+        "ttl": str(RETENTION_MS),
+        "serial": "1",
+    }
     assert not has_end
+    assert (state["serial:1"], state["feeder"]) == (("b1", False), ({"serial": "1"}, False))
     assert state["scope:batch:b1"] == ({"ul": "1000", "tl": "50"}, False)
     assert state["batches"] == ([("b1", created)], False)
-    assert set(state) == {"batch:b1", "scope:batch:b1", "batches", "ledger", "log"}
+    assert set(state) == {"batch:b1", "scope:batch:b1", "batches", "ledger", "log", "serial:1", "feeder"}
     assert set(state["ledger"][0]) == {"born"}
     assert [(entry["o"], entry["s"], entry["w"]) for entry in entries_of(store)] == [
         ("open", "batch:b1", "ul - 1000, tl - 50")
@@ -36,7 +61,7 @@ def test_a_new_batch_is_empty_and_has_its_limits(store: Store):
 
 
 def test_a_batch_without_limits_has_no_account_yet(store: Store):
-    assert twice(store, "batch_open", "b1", "a", "acme", "", "", RETENTION_MS) == ["OPEN", "0"]
+    assert opened(store, "a", "acme", "", "", RETENTION_MS) == ["OPEN", "0", "1"]
     assert "scope:batch:b1" not in dump(store)
 
 
@@ -50,16 +75,16 @@ def test_a_batch_without_limits_has_no_account_yet(store: Store):
     ],
 )
 def test_a_batch_that_is_another_one_is_a_conflict_and_stays_as_it_is(store: Store, asked, answer):
-    call(store, "batch_open", "b1", "a", "acme", "1000", "50", RETENTION_MS)
+    call(store, "batch_open", "b1", "a", "acme", "1000", "50", RETENTION_MS, *ME)
     with untouched(store):
-        assert call(store, "batch_open", "b1", *asked, RETENTION_MS) == answer
+        assert call(store, "batch_open", "b1", *asked, RETENTION_MS, *ME) == answer
 
 
 @pytest.mark.parametrize("first, then", [("", "a"), ("a", ""), ("", "")])
 def test_a_batch_of_several_agents_takes_rows_of_any(store: Store, first: str, then: str):
-    call(store, "batch_open", "b1", first, "acme", "", "", RETENTION_MS)
-    with untouched(store):
-        assert call(store, "batch_open", "b1", then, "acme", "", "", RETENTION_MS) == ["OPEN", "0"]
+    call(store, "batch_open", "b1", first, "acme", "", "", RETENTION_MS, *ME)
+    assert opened(store, then, "acme", "", "", RETENTION_MS) == ["OPEN", "0", "1"]
+    assert dump(store)["batch:b1"][0]["agent"] == first
 
 
 def test_a_cap_cannot_be_put_on_a_batch_that_has_none(store: Store):
@@ -75,8 +100,7 @@ def test_a_cap_cannot_be_put_on_a_batch_that_has_none(store: Store):
 def test_a_batch_is_taken_up_again_without_naming_its_caps(store: Store):
     open_batch(store, usd=1000)
     submit_run(store, batch="b1")
-    with untouched(store):
-        open_batch(store)
+    open_batch(store)
     assert store.ledger.account("batch:b1").limit_nano == 1000
 
 
@@ -88,7 +112,7 @@ def test_a_batch_that_is_over_has_no_end_while_it_is_open_again(store: Store):
     over = dump(store)
     kept = ("batch:b1", "batch:b1:ids", "batch:b1:runs", "scope:batch:b1")
     assert [over[name][1] for name in kept] == [True] * 4
-    assert twice(store, "batch_open", "b1", "a", "acme", "1000", "", RETENTION_MS) == ["OPEN", "1"]
+    assert opened(store, "a", "acme", "1000", "", RETENTION_MS) == ["OPEN", "1", "1"]
     again = dump(store)
     assert [again[name][1] for name in kept] == [False] * 4
     record = store.batches.read("b1")
@@ -102,7 +126,7 @@ def test_a_limit_that_is_no_amount_is_refused_before_anything_is_written(store: 
     limits = ["5", "5"]
     limits[place] = bad
     with untouched(store), pytest.raises(redis.exceptions.ResponseError, match="not an amount"):
-        call(store, "batch_open", "b1", "a", "acme", *limits, RETENTION_MS)
+        call(store, "batch_open", "b1", "a", "acme", *limits, RETENTION_MS, *ME)
 
 
 def test_a_batch_whose_keys_are_gone_is_no_longer_listed(store: Store):

@@ -16,11 +16,13 @@ from tests.support.harness import (
     HELLO,
     LEASE_MS,
     RETENTION_MS,
+    SECOND,
     age,
     call,
     check_invariants,
     claim_run,
     dump,
+    hints_in,
     money,
     nano,
     open_batch,
@@ -217,17 +219,17 @@ def test_a_run_waits_until_the_last_of_its_children_ends_and_its_hint_is_pushed_
     check_invariants(store, ["r1", "c1", "c2", "c3"])
     end(store, "c1")
     assert state_of(store) == "waiting"
-    assert store.client.llen(QUEUE) == 0
+    assert hints_in(store, QUEUE) == []
     end(store, "c2")
     assert state_of(store) == "queued"
-    assert store.client.lrange(QUEUE, 0, -1) == [MESSAGE]
-    store.client.delete(QUEUE)
+    assert hints_in(store, QUEUE) == [MESSAGE]
+    store.client.delete(QUEUE, QUEUE + SECOND)
     assert "ui" not in money(store, "run:r1")
     assert store.watch.live()["r1"] > store.watch.server_ms() + GRACE_MS - 1000
     assert not store.client.exists(store.keys.run("r1", "awaits"))
     check_invariants(store, ["r1", "c1", "c2", "c3"])
     end(store, "c3")
-    assert store.client.llen(QUEUE) == 0
+    assert hints_in(store, QUEUE) == []
     claim = claim_run(store, "r1")
     assert (claim.lease.step, claim.phase) == (0, "tools")
 
@@ -265,8 +267,8 @@ def test_children_that_ended_before_the_commit_do_not_let_their_parent_wait(stor
     end(store, "c2")
     assert gather(store, lease, "c1", "c2", fields=WAKE) == "OK"
     assert state_of(store) == "queued"
-    assert store.client.lrange(QUEUE, 0, -1) == [MESSAGE]
-    store.client.delete(QUEUE)
+    assert hints_in(store, QUEUE) == [MESSAGE]
+    store.client.delete(QUEUE, QUEUE + SECOND)
     check_invariants(store, ["r1", "c1", "c2"])
 
 
@@ -306,7 +308,7 @@ def test_at_the_deadline_the_parent_goes_on_without_its_children(store: Store):
     assert (rescue.verdict, rescue.step) == ("WOKEN", 0)
     assert state_of(store) == "queued"
     # The caller of the rescue sends the hint.
-    assert store.client.llen(QUEUE) == 0
+    assert hints_in(store, QUEUE) == []
     assert "ui" not in money(store, "run:r1")
     check_invariants(store, ["r1", "c1"])
     end(store, "c1")

@@ -183,11 +183,11 @@ def test_ten_thousand_processes_are_remembered_whatever_the_clock_says(store: St
     key = f"{store.keys.prefix}processes"
     store.client.zadd(key, {process: 1}, xx=True)  # seen half a century ago
     store.client.zadd(key, {f"p{n}": n + 2 for n in range(9_999)})
-    call(store, "worker_sign_on", "w2", 1000, "p5", 0)
+    call(store, "worker_sign_on", "w2", 1000, "p5", 0, 1, "")
     store.watch.sign_on("w1", 60)
     assert incidents(store) == []
     store.client.zadd(key, {process: 1}, xx=True)
-    call(store, "worker_sign_on", "w2", 1000, "one more", 0)
+    call(store, "worker_sign_on", "w2", 1000, "one more", 0, 1, "")
     assert store.client.zcard(key) == 10_000
     assert store.client.hget(store.keys.ledger, f"op:{process}") is None
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from agentq.core.records import Actor, Parked
 from agentq.store import Store
 from tests.support.harness import (
+    SECOND,
     age,
     call,
     check_invariants,
     claim_run,
     due,
+    hints_in,
     reserve,
     submit_run,
     twice,
@@ -31,9 +33,9 @@ def test_the_hint_is_sent_by_the_script_that_wakes_the_run(store: Store):
     fence, queue = parked(store), f"{store.keys.prefix}queue"
     assert twice(store, "run_leave_hint", "r1", fence, 5000, queue, "hello there") == ["OK"]
     store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
-    assert store.client.lrange(queue, 0, -1) == ["hello there"]
+    assert hints_in(store, queue) == ["hello there"]
     assert store.client.hget(store.keys.run("r1"), "wake_hint") is None
-    store.client.delete(queue)
+    store.client.delete(queue + SECOND)
     check_invariants(store, ["r1"])
 
 
@@ -43,11 +45,11 @@ def test_the_hint_of_a_run_that_was_let_go_on_meanwhile_is_sent_once(store: Stor
     assert call(store, "run_leave_hint", "r1", fence, 5000, queue, "hello there") == ["SENT"]
     with untouched(store):
         assert call(store, "run_leave_hint", "r1", fence, 5000, queue, "hello there") == ["STALE"]
-    assert store.client.lrange(queue, 0, -1) == ["hello there"]
+    assert hints_in(store, queue) == ["hello there"]
     assert due(store).hints == []
     age(store, "r1")
     assert due(store).hints == [("r1", 0)]
-    store.client.delete(queue)
+    store.client.delete(queue + SECOND)
     check_invariants(store, ["r1"])
 
 
@@ -77,7 +79,7 @@ def test_who_has_waited_for_a_minute_goes_to_the_front_of_the_queue(store: Store
     fence, queue = parked(store), f"{store.keys.prefix}queue"
     store.client.hset(store.keys.run("r1"), "parked", store.watch.server_ms() - 61_000)
     call(store, "run_leave_hint", "r1", fence, 5000, queue, "mine")
-    store.client.lpush(queue, "another's")
+    store.client.lpush(queue + SECOND, "another's")
     store.ledger.topup("tenant:acme", actor=Actor("t1", "me"), usd=10)
-    assert store.client.rpop(queue) == "mine"
-    store.client.delete(queue)
+    assert hints_in(store, queue) == ["mine", "another's"]
+    store.client.delete(queue + SECOND)

@@ -43,7 +43,13 @@ def test_a_new_run_is_queued_watched_and_limited(store: Store):
     assert state["run:r1:msgs"] == ([HELLO], False)
     assert state["scope:run:r1"] == ({"ul": "1000", "tl": "50"}, False)
     assert state["watch"] == ([("r1", created + GRACE_MS)], False)
-    assert set(state) == {"run:r1", "run:r1:msgs", "scope:run:r1", "watch", "ledger"}
+    assert (state["slots"], state["slots:t:acme"], state["flying"]) == (
+        (["r1"], False),
+        (["r1"], False),
+        (["acme"], False),
+    )
+    of_the_run = {"run:r1", "run:r1:msgs", "scope:run:r1", "watch", "ledger"}
+    assert set(state) == of_the_run | {"slots", "slots:t:acme", "flying"}
     assert set(state["ledger"][0]) == {"born"}
 
 

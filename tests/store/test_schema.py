@@ -17,7 +17,7 @@ OLDER, NEWER = NOW - 1, NOW + 1
 
 
 def sign_on(store: Store, worker: str = "w1") -> list[str]:
-    return call(store, "worker_sign_on", worker, 60_000, f"process of {worker}", 0)
+    return call(store, "worker_sign_on", worker, 60_000, f"process of {worker}", 0, 1, "")
 
 
 def in_force(store: Store) -> Any:
@@ -96,8 +96,14 @@ BY_PEOPLE: dict[str, list[str | int]] = {
     "budget_freeze": ["op", "ann", "why", "tenant:acme", 1],
     "budget_winddown": ["op", "ann", "why", "tenant:acme", 1],
     "budget_book": ["op", "ann", "why", "tenant:acme", "charge", 5, 5],
-    "batch_open": ["b1", "a", "acme", "", "", 1000],
-    "batch_seal": ["b1"],
+    "batch_open": ["b1", "a", "acme", "", "", 1000, "me", 1000, "", 0],
+    "batch_add": ["b1", "me", 1000, 0, 5, "r2", "c2", "h2", 0, "[]"],
+    "batch_abort": ["b1", "me", 0, 1],
+    "batch_seal": ["b1", "me", 1],
+    "batch_drop": ["b1", "cost_budget"],
+    "batch_revive": ["b1"],
+    "batch_tune": ["b1", 2, "priority", 1],
+    "feeder_tune": ["acme", 2, "max", 1],
     "batch_check": ["b1", 1],
     "batch_purge": ["b1", 0, 10],
     "batch_recount": ["b1", 2, "total", 1, 2, "total", 2],

@@ -59,6 +59,8 @@ CALL_NANO = 1_500_000
 """What a call of the scripted client costs at these prices: 500 tokens in, 100 out."""
 CALL_TOKENS = 600
 HELLO = '{"role":"user","content":"hello"}'
+SECOND = "\x06\x161"
+"""Behind a queue's name: the list of those messages that wait for who is below its share."""
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────
@@ -67,6 +69,15 @@ HELLO = '{"role":"user","content":"hello"}'
 def call(store: Store, name: str, *args: str | int) -> list[Any]:
     """The raw reply of one script."""
     return Scripts(store.client, store.keys.prefix).call(name, *args)
+
+
+def hints_in(store: Store, queue: str) -> list[str]:
+    """The messages of a queue in the order in which they are taken: those of who is below its share first."""
+    return [
+        str(message)
+        for name in (queue, queue + SECOND)
+        for message in reversed(store.client.lrange(name, 0, -1))
+    ]
 
 
 def nano(amount: int) -> str:

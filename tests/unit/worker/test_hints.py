@@ -14,6 +14,7 @@ from agentq.core.settings import Settings
 from agentq.worker.celery_app import QUEUE, TASK, make_celery
 from agentq.worker.hints import hint_maker, message
 from agentq.worker.tasks import PAUSE_SECONDS, make_dispatch, register_step
+from tests.support.harness import SECOND
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def test_a_hint_is_the_message_that_celery_would_send(celery, settings, redis_cl
     their_key, theirs = published(celery, settings, redis_client)
     our_key, text = hint(celery, settings, "run_1", 7)
     ours = json.loads(text)
-    assert our_key == their_key
+    # Celery puts it where it waits for those who are below their share.
+    assert our_key + SECOND == their_key
     assert ours.keys() == theirs.keys()
     assert json.loads(base64.b64decode(ours["body"])) == json.loads(base64.b64decode(theirs["body"]))
     own = {"id", "root_id", "origin"}
