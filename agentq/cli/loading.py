@@ -100,7 +100,7 @@ def rows_of(
     found = read_rows(file, agent=agent or "", max_usd=max_usd, form=form, mapping=mapping)
     with closing(found):
         for where, row in islice(found, limit):
-            if isinstance(row, str) or row.agent or row.call is not None or not only:
+            if isinstance(row, str) or row.agent or row.own_call is not None or not only:
                 yield where, row
             else:
                 # Its id is that of the line as it is written, whatever agent the app has.

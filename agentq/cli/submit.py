@@ -16,6 +16,7 @@ from agentq.cli.follow import conclude, detached, follow
 from agentq.cli.globals import verb
 from agentq.cli.loading import LoadProgress, fill, rows_of
 from agentq.cli.outfile import check_output, write_results
+from agentq.cli.when import parse_when, say_when
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.settings import ON_EXHAUSTED
@@ -44,6 +45,7 @@ class Wanted:
     limit: int | None
     options: dict[str, Any]
     """Of the batch, as `AgentQ.submit_many` names them."""
+    at: str | None
     on_exhausted: str | None
 
 
@@ -71,6 +73,7 @@ class Wanted:
     metavar="P",
     help="0 to 9: before other batches of the tenant, the highest first. [default: 0]",
 )
+@click.option("--at", metavar="TIME", help="Start none of its rows before: 2026-12-01T08:00, 08:00, 'in 2h'.")
 @click.option("--form", type=click.Choice(_FORMS), help="What FILE is, when it is not to be found out.")
 @click.option(
     "--map",
@@ -102,6 +105,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     max_in_flight: int | None,
     max_open: int | None,
     priority: int | None,
+    at: str | None,
     form: str | None,
     maps: tuple[str, ...],
     limit: int | None,
@@ -136,6 +140,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         maps=maps,
         limit=limit,
         options={"max_in_flight": max_in_flight, "max_open": max_open, "priority": priority},
+        at=at,
         on_exhausted=on_exhausted,
     )
     app = session.user_app("submit")
@@ -185,7 +190,13 @@ def _submit(
     """The batch, or None when nothing was to be submitted."""
     from agentq.app.options import batch_options
 
-    options = batch_options(**wanted.options, at=None)
+    at = None
+    if wanted.at is not None:
+        session.need_server(app)
+        now_ms = app.store.watch.server_ms()
+        at = parse_when(wanted.at, now_ms)
+        session.console.say(f"starts {say_when(at, now_ms)}")
+    options = batch_options(**wanted.options, at=at)
     progress = LoadProgress(session.console)
     rows = rows_of(
         app,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from agentq.core.lifecycle import RunState, StopReason
@@ -55,6 +55,11 @@ class RunSpec:
     call: Mapping[str, Any] = field(default_factory=dict)
     """Of a line of a provider's batch file: its `dialect`; without an agent also `model` and `options`, and
     then the run is this one call."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object, without the fields that say nothing and that an older release does not know."""
+        young = {"priority": self.priority, "call": dict(self.call)}
+        return {name: value for name, value in asdict(self).items() if young.get(name, True)}
 
     @property
     def parent(self) -> str | None:
@@ -511,5 +516,9 @@ class BatchRecord:
     """None of its rows is admitted before."""
     dry: str | None = None
     """The run that waits for money, so that no row is admitted."""
+    pilot: int | None = None
+    """How many of its rows are a sample that must end first, until it is decided whether the others follow."""
+    confirm_above_nano: int | None = None
+    """Without a limit of its own: a person is asked when the pilot says that it costs more."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """What its ended runs add up to: see `agentq.agent.metrics`."""

@@ -139,10 +139,10 @@ class Patterns:
 
     def _pattern(self, row: Row) -> _Pattern:
         # Calls of one model that differ in their options have agents of their own, and one pattern.
-        key = (row.agent, row.max_usd is not None, "" if row.call is None else "call")
+        key = (row.agent, row.max_usd is not None, "" if row.own_call is None else "call")
         pattern = self._patterns.get(key)
-        if pattern is None or row.call is not None:
-            agent = self._agent_of(row.agent, row.call)
+        if pattern is None or row.own_call is not None:
+            agent = self._agent_of(row.agent, row.own_call)
             if pattern is not None:
                 return replace(pattern, agent=agent)
             terms = self._terms
@@ -181,7 +181,7 @@ class Patterns:
         size += 1_000 * (len(texts) - 1)
         known = self._fits.get((pattern.name, limits))
         plain = getattr(agent.client, "bound", None) is None and agent.token_bounds != "tight"  # noqa: S105
-        if plain and row.call is None and known is not None and size <= known[0]:
+        if plain and row.own_call is None and known is not None and size <= known[0]:
             self.estimate.add(len(agent.system), texts, known[1])
             return
         thread = Thread()
@@ -192,7 +192,7 @@ class Patterns:
             row.agent, need, None if limits.max_usd is None else to_nano(limits.max_usd), limits.max_tokens
         )
         refuse_too_little(row.agent, need, terms.batch_usd, terms.batch_tokens, "the batch's ")
-        worst = need.usd if row.call is not None else worst_nano(agent, limits)
+        worst = need.usd if row.own_call is not None else worst_nano(agent, limits)
         self.estimate.add(len(agent.system), texts, worst)
         if len(self._fits) < _SIZES_KEPT or known is not None:
             self._fits[pattern.name, limits] = (size, worst)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import redis
@@ -78,7 +77,7 @@ class Control:
     @staticmethod
     def _retrial(retrial: Retrial) -> list[Arg]:
         limits: list[Any] = [retrial.usd, retrial.tokens]
-        fields: list[Arg] = [] if retrial.spec is None else ["spec", _encode(asdict(retrial.spec))]
+        fields: list[Arg] = [] if retrial.spec is None else ["spec", _encode(retrial.spec.as_dict())]
         return [
             retrial.run_id,
             new_nonce(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 import redis
@@ -132,7 +131,7 @@ class Runs(RunReads):
         retention_ms: int,
         more: Sequence[Arg] = (),
     ) -> list[Arg]:
-        fields: list[Arg] = ["spec", _encode(asdict(spec)), "head", head, "definition", definition, *more]
+        fields: list[Arg] = ["spec", _encode(spec.as_dict()), "head", head, "definition", definition, *more]
         max_usd, max_tokens = spec.budgets.get("max_usd"), spec.budgets.get("max_tokens")
         return [
             run_id,

@@ -32,7 +32,7 @@ def anthropic_line(
         messages.insert(0, {"role": "system", "content": text})
     fields["input"] = as_input(messages)
     if not exact:
-        return fields, None
+        return fields, {"dialect": "anthropic"}
     call = call_of("anthropic", params, "params", ("messages", "system"))
     fields["agent"] = agent_of_call(call)
     return fields, call

@@ -45,7 +45,7 @@ def openai_line(value: Mapping[str, Any], with_agent: bool) -> tuple[dict[str, A
         messages = _response_messages(body, exact)
     fields["input"] = as_input(messages)
     if not exact:
-        return fields, None
+        return fields, {"dialect": "openai"} if _DIALECTS[url] == "openai" else None
     call = call_of(_DIALECTS[url], body, "body", spoken)
     fields["agent"] = agent_of_call(call)
     return fields, call

@@ -13,7 +13,7 @@ from agentq.engine.rows import Row
 
 
 def line_of(spec: RunSpec, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """An input line that has the same content: a native one, or a provider's of a run that is one call.
+    """An input line that has the same content: a native one, or a provider's where it came as one.
 
     A run does not keep whether its text came as a string or as a list of one message, nor whether its cap is
     the row's or its agent's. The hash of the content tells it.
@@ -30,7 +30,7 @@ def line_of(spec: RunSpec, messages: Sequence[Mapping[str, str]]) -> dict[str, A
     row = next((row for row in rows if row.content_hash == spec.content_hash), rows[0])
     line: dict[str, Any] = {"custom_id": spec.custom_id} if spec.custom_id else {}
     line |= _request(row) if row.call else {"input": row.input}
-    for name in ("metadata", "context") if row.call else ("agent", "metadata", "context"):
+    for name in ("metadata", "context") if row.own_call else ("agent", "metadata", "context"):
         if getattr(row, name):
             line[name] = getattr(row, name)
     if row.max_usd is not None:
@@ -60,7 +60,7 @@ def _request(row: Row) -> dict[str, Any]:
     """The provider's part of a batch line."""
     call: Mapping[str, Any] = row.call or {}
     messages = row.messages()
-    body: dict[str, Any] = {"model": call["model"], **call["options"]}
+    body: dict[str, Any] = {"model": call["model"], **call["options"]} if "model" in call else {}
     match call["dialect"]:
         case "anthropic":
             told = [message["content"] for message in messages if message["role"] == "system"]
