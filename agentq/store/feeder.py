@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import redis
@@ -36,6 +37,26 @@ class Feeder:
     def in_flight(self) -> int:
         """How many runs are queued and due, or running."""
         return int(self._client.scard(self._keys.slots))
+
+    def each_max(self) -> int | None:
+        """How many runs a tenant without a cap of its own may have in flight; None: no cap."""
+        most = self._client.hget(self._keys.feeder, "tenant_max")
+        return None if most is None else int(most)
+
+    def waiting(self) -> Counter[str]:
+        """Each tenant that has a batch, and how many rows of its batches are no runs yet."""
+        names = [str(name) for name in self._client.zrange(self._keys.batches, 0, -1)]
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hget(self._keys.batch(name), "tenant")
+            pipeline.zcard(self._keys.batch(name, "feed"))
+            pipeline.zcard(self._keys.batch(name, "loading"))
+        replies = pipeline.execute()
+        waiting: Counter[str] = Counter()
+        for tenant, fed, loading in zip(replies[::3], replies[1::3], replies[2::3], strict=True):
+            if tenant is not None:
+                waiting[str(tenant)] += fed + loading
+        return waiting
 
     def tenants(self) -> list[TenantRecord]:
         """Those with something in flight, with rows that take turns, or with a knob of their own; by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -61,6 +62,9 @@ CASES: dict[str, list[str | Typed]] = {
     "prices-check": ["prices check openai:gpt-5-mini", "prices check"],
     "limits-list": ["limits list"],
     "limits-resume": ["limits resume all"],
+    "tune": ["tune first", "tune long --priority 3 --max-open 9 --at 'in 1h'", "tune long --at now"],
+    "tenants-list": ["tenants list"],
+    "tenants-set": ["tenants set default --weight 2", "tenants set default --max-in-flight none"],
     "approvals-list": ["approvals list"],
     "approvals-show": [lambda desk: f"approvals show {desk.run_ids('asking')[0]}"],
     "approvals-approve": [
@@ -150,7 +154,7 @@ def test_a_schema_refuses_what_is_no_output_of_its_verb(name: str) -> None:
 def test_the_lists_are_not_empty_where_there_is_something(desk: Desk) -> None:
     """An empty list would satisfy any schema."""
     for words in ("limits list", "prices list --search gpt-5-mini", "batches", "ledger export"):
-        assert desk.type(*words.split(), "--json").stdout.strip() not in {"", "[]"}, words
+        assert desk.type(*shlex.split(words), "--json").stdout.strip() not in {"", "[]"}, words
 
 
 def test_a_fake_provider_says_where_it_is_in_a_line(desk: Desk) -> None:
@@ -166,7 +170,7 @@ def test_a_fake_provider_says_where_it_is_in_a_line(desk: Desk) -> None:
 def test_what_a_verb_writes_is_as_its_schema_says(desk: Desk, name: str) -> None:
     for case in CASES[name]:
         words = case(desk) if callable(case) else case
-        done = desk.type(*words.split(), "--json", codes=JUDGING)
+        done = desk.type(*shlex.split(words), "--json", codes=JUDGING)
         written = done.stdout
         assert written, f"{words}: {done.stderr}"
         is_lines = name in LINES or "--wait" in words
