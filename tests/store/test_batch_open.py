@@ -22,7 +22,7 @@ ME = ("me", 15_000, "", 0)
 
 
 def opened(store: Store, *asked: str | int, who: tuple[str | int, ...] = ME) -> list[str]:
-    """The reply without the time; a second call says the same, and changes only how long the batch is held."""
+    """The reply without the time; a second call says the same and changes only how long it is held."""
     first = call(store, "batch_open", "b1", *asked, *who)
     before = dump(store)
     again = call(store, "batch_open", "b1", *asked, *who)

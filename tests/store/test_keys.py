@@ -192,7 +192,6 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     store.feeder.tune("acme", {"max": 9, "weight": 2})
     store.feeder.tune("", {"max": 90, "tenant_max": 9})
     add_rows(store, open_for(store, "b7"), [3], "b7")
-    load_rows(store, 20, "b6")
     happened.append(seen(store))
     due(store)
     call(store, "tick", LEASE_MS, 1, 1, 1, 1, 1)
@@ -238,6 +237,8 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     store.runs.commit_end(again, DELTA, None, StopReason.MODEL_ERROR)
     happened.append(seen(store))
     assert store.control.retry_many([Retrial("worse", 0, "{}", 1, "[]", "ann")]) == [("RETRIED", "0")]
+    happened.append(seen(store))
+    load_rows(store, 20, "b6")
     happened.append(seen(store))
     rows = table()
     used: set[str] = set()
