@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from contextlib import closing, nullcontext
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentq.cli.follow import conclude, detached
 from agentq.cli.globals import verb
-from agentq.cli.outfile import STDOUT, write_results
+from agentq.cli.progress import progress
+from agentq.cli.resultfile.feed import AllEnded, AsEnded, Feed, InInputOrder
+from agentq.cli.resultfile.form import FORMS
+from agentq.cli.resultfile.join import Join, check_join, count_rows
+from agentq.cli.resultfile.outputs import STDOUT, Outputs
+from agentq.cli.tally import OK, Tally, provider_refused
+from agentq.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from agentq.app import Batch
     from agentq.cli.session import Session
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 1.0
+_PARQUET = "parquet"
 
 
 @verb("results")
@@ -18,15 +33,136 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", metavar="FILE", default=STDOUT, help="Append to FILE what it does not have yet."
 )
-def command(session: Session, batch: str, output: str) -> None:
-    """Write one JSON line for each run of BATCH that has ended, in the order of the input.
+@click.option("--errors", metavar="FILE", help="Append those with an error to this file too.")
+@click.option(
+    "--retry-file",
+    metavar="FILE",
+    help="Append the input lines of failures that may end otherwise: to be submitted again.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([*FORMS, _PARQUET]),
+    metavar="|".join(FORMS),
+    help="[default: by the ending of FILE, else jsonl]",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["input", "completed"]),
+    help="input: none before those above it; completed: as they ended. [default: what has ended, in input "
+    "order; with --follow completed]",
+)
+@click.option(
+    "--follow", is_flag=True, help="Go on until nothing in the batch moves; the exit code is wait's."
+)
+@click.option(
+    "--strict-join", is_flag=True, help="Prove that every row is there once, or has not ended; else exit 3."
+)
+def command(  # noqa: PLR0917 - click passes all of them by name
+    session: Session,
+    batch: str,
+    output: str,
+    errors: str | None,
+    retry_file: str | None,
+    form: str | None,
+    order: str | None,
+    follow: bool,
+    strict_join: bool,
+) -> int:
+    """Write one line for each run of BATCH that has ended.
 
-    A line is what the OpenAI Batch API writes, with agentq's own fields under "agentq".
+    A line is what the OpenAI Batch API writes, with agentq's own fields under "agentq". Files are only
+    continued: the same command again adds what they do not have, also after it was killed.
     """
-    found = session.server_app().batch(batch)
-    write_results(session, found, output)
-    counts = found.counts()
-    if counts["ended"] < counts["total"]:
-        session.console.say(
-            f"{counts['total'] - counts['ended']} of {counts['total']} runs have not ended yet"
+    if form == _PARQUET:
+        raise UsageError(
+            "Parquet is not written", hint="--format csv, or JSONL, which every tool for it reads"
         )
+    console = session.console
+    found = session.server_app().batch(batch)
+    found.record()
+    events = follow and console.json and output == STDOUT
+    outputs = Outputs.choose(found, output, errors=errors, retry=retry_file, form=form, events=events)
+    tally, join = None, None
+    with outputs:
+        feed = _feed(found, outputs, order, follow=follow)
+        if follow:
+            try:
+                tally = _follow(session, found, feed, outputs)
+            except KeyboardInterrupt:
+                detached(session, batch)
+                raise
+        else:
+            for result in chain(feed.new(), feed.rest()):
+                outputs.take(result)
+            outputs.flush()
+        if strict_join:
+            join = _join(found, outputs, in_order=order == "input")
+        outputs.say(console, batch)
+    if join is not None:
+        console.say(f"strict join: {join}")
+    if tally is not None:
+        return _conclude(session, found, tally, outputs)
+    _say_what_is_missing(session, found, feed)
+    if console.json and output != STDOUT:
+        console.document(_document(found, outputs, join))
+    return OK
+
+
+def _feed(batch: Batch, outputs: Outputs, order: str | None, *, follow: bool) -> Feed:
+    if order == "input":
+        return InInputOrder(batch, outputs.has)
+    return AsEnded(batch) if follow or order == "completed" else AllEnded(batch)
+
+
+def _follow(session: Session, batch: Batch, feed: Feed, outputs: Outputs) -> Tally:
+    """Write results as they come, until nothing in the batch moves by itself."""
+    console, pause = session.console, _FIRST_PAUSE
+    with_progress = console.json or bool(outputs.files)
+    with progress(console) if with_progress else nullcontext() as shown:
+        while True:
+            tally = Tally.read(batch)
+            for result in chain(feed.new(), feed.rest() if tally.is_settled else ()):
+                outputs.take(result)
+            outputs.flush()
+            if shown is not None:
+                shown.show(tally)
+            if tally.is_settled:
+                return tally
+            time.sleep(pause)
+            pause = min(pause * 1.2, _LONGEST_PAUSE)
+
+
+def _join(batch: Batch, outputs: Outputs, *, in_order: bool) -> Join:
+    join = count_rows(batch, outputs.take, outputs.has, in_order=in_order)
+    outputs.flush()
+    with closing(outputs.main.reread()) as written:
+        check_join(batch, join, written)
+    return join
+
+
+def _conclude(session: Session, batch: Batch, tally: Tally, outputs: Outputs) -> int:
+    """Say how it ended, where there is room for it; give the exit code."""
+    console = session.console
+    if console.json or outputs.main in outputs.files:
+        return conclude(session, batch, tally)
+    console.say(f"{batch.name}: {tally}")
+    return tally.exit_code(provider_refused=provider_refused(batch, tally))
+
+
+def _say_what_is_missing(session: Session, batch: Batch, feed: Feed) -> None:
+    counts = batch.counts()
+    left = counts["total"] - counts["ended"]
+    if left:
+        session.console.say(f"{left} of {counts['total']} runs have not ended yet")
+    if isinstance(feed, InInputOrder) and feed.held_up_by is not None:
+        session.console.say(f"in input order it is the turn of {feed.held_up_by}, which has not ended")
+
+
+def _document(batch: Batch, outputs: Outputs, join: Join | None) -> dict[str, Any]:
+    counts = batch.counts()
+    document: dict[str, Any] = {"batch": batch.name, "total": counts["total"], "ended": counts["ended"]}
+    document["files"] = outputs.as_list()
+    if join is not None:
+        document["join"] = join.as_dict()
+    return document

@@ -10,7 +10,7 @@ import pytest
 from agentq.cli.card import run_card
 from agentq.cli.console import Console, columns
 from agentq.cli.doctor import judge
-from agentq.cli.outfile import ids_present
+from agentq.cli.outfile import check_output
 from agentq.cli.resultline import result_line
 from agentq.cli.tally import Tally
 from agentq.core.errors import UsageError
@@ -143,32 +143,6 @@ def test_the_result_of_a_retried_run_is_appended_behind_its_old_one(app: FakeApp
     assert [line["id"] for line in lines] == ["run_a", "run_b", "run_a"]
     latest = {line["id"]: line["agentq"]["answer"] for line in lines}
     assert latest == {"run_a": "whole", "run_b": "done"}
-
-
-def test_half_a_line_left_by_a_crash_is_written_again(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_text('{"id": "run_a"}\n{"id": "run_b')
-    assert ids_present(out) == {"run_a": 0}
-    assert out.read_text() == '{"id": "run_a"}\n'
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "my notes",
-        '{"precious": 1}',
-        '{"input": "a"}\n{"input": "b"}',
-        '{"id": "run_a"}\n{"precious": 1}',
-        "{}\n",
-    ],
-)
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
-    """Also when its last line has no end: half a line of ours looks different."""
-    out = tmp_path / "notes.txt"
-    out.write_text(content)
-    with pytest.raises(UsageError, match="not a file of results"):
-        ids_present(out)
-    assert out.read_text() == content
 
 
 def test_the_output_is_looked_at_before_anything_is_submitted(app: FakeApp, tmp_path: Path) -> None:
@@ -308,7 +282,7 @@ def test_a_file_whose_name_cannot_be_a_batchs_says_which_option_helps(app: FakeA
 
 
 def test_results_go_into_a_pipe_too(app: FakeApp, tmp_path: Path) -> None:
-    assert ids_present(Path("/dev/null")) == {}
+    check_output("/dev/null")
     assert invoke("results", "b", "-o", "/dev/null").exit_code == 0
     refused = invoke("results", "b", "-o", str(tmp_path))
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)

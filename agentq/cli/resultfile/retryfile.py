@@ -1,0 +1,94 @@
+"""A file of input lines: those of the failures that may end otherwise when they are submitted again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from agentq.cli.console import encode
+from agentq.cli.resultfile.growingfile import GrowingFile
+from agentq.cli.resultfile.sink import FLUSH_AT, Sink
+
+if TYPE_CHECKING:
+    from agentq.app import Result
+
+_STALE = 1
+"""The version of a line that was counted as such."""
+
+LinesOf = Callable[[Sequence[str]], Iterable[Mapping[str, Any]]]
+"""The input lines of these runs."""
+
+
+class RetryFile(Sink):
+    """Takes all results and keeps the lines of failures, each custom id once."""
+
+    def __init__(self, path: Path, lines_of: LinesOf) -> None:
+        super().__init__()
+        self.path = path
+        self.were_there = 0
+        """How many lines it had when it was opened."""
+        self.stale = 0
+        """Of these, how many are of rows that are no failures now."""
+        self._lines_of = lines_of
+        self._failed: list[tuple[str, str]] = []
+        self._open_end = False
+        self._file = GrowingFile(path, self._read, "a file of input lines, each with its custom_id")
+
+    def check(self) -> None:
+        """See `GrowingFile.check`."""
+        self._file.check()
+
+    def __enter__(self) -> Self:
+        self._file.__enter__()
+        self.were_there = len(self.index)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
+
+    def add(self, result: Result) -> None:
+        """See `Sink`."""
+        name = result.custom_id or result.run_id
+        there = self.index.find(name)
+        if result.error is None or not result.error.get("retryable"):
+            if there is not None and there.version != _STALE:
+                self.index.note(name, _STALE)
+                self.stale += 1
+        elif there is None:
+            self.index.note(name)
+            self._failed.append((result.run_id, name))
+            if len(self._failed) >= FLUSH_AT:
+                self.flush()
+
+    def flush(self) -> None:
+        """See `Sink`."""
+        if not self._failed:
+            return
+        lines = [encode(line) for line in self._lines_of([run_id for run_id, _ in self._failed])]
+        begin = "\n" if self._open_end else ""
+        text = begin + "".join(f"{line}\n" for line in lines)
+        self._file.append(text.encode(errors="backslashreplace"))
+        self._open_end = False
+        self.written += len(lines)
+        self._failed = []
+
+    def _read(self, file: BinaryIO) -> int:
+        end = 0
+        for line in file:
+            try:
+                named = json.loads(line)["custom_id"] if line.strip() else None
+            except ValueError:
+                if line.endswith(b"\n") or not line.startswith(b"{"):
+                    raise
+                break  # a crash has left half of it
+            if named is not None:
+                self.index.note(str(named))
+            self._open_end = not line.endswith(b"\n")
+            end += len(line)
+        return end
