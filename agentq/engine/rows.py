@@ -42,8 +42,8 @@ class Row:
     priority: int | None = None
     """0 to 9, the most urgent; None: as its batch. Not a part of its content: when, not what."""
     call: Mapping[str, Any] | None = None
-    """Of a provider's batch line that is run as it is, in one call: its `dialect`, `model` and `options`. Of one
-    whose messages an agent takes, its `dialect` alone: the answer is written in it."""
+    """Of a provider's batch line that is run as it is, in one call: its `dialect`, `model` and `options`.
+    Of one whose messages an agent takes, its `dialect` alone: the answer is written in it."""
     where: str = field(default="", compare=False)
     """Where it was read, as `file:line`; not a part of its content."""
     line_hash: str = field(default="", compare=False)
