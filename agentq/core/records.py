@@ -517,7 +517,7 @@ class BatchRecord:
     dry: str | None = None
     """The run that waits for money, so that no row is admitted."""
     pilot: int | None = None
-    """How many of its rows are a sample that must end first, until it is decided whether the others follow."""
+    """How many of its rows are a sample that must end first; None once it is decided about the others."""
     confirm_above_nano: int | None = None
     """Without a limit of its own: a person is asked when the pilot says that it costs more."""
     counters: Mapping[str, int] = field(default_factory=dict)

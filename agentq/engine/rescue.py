@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agentq.core.failpoints import failpoint
 from agentq.engine.workbench import Dispatch
@@ -19,7 +19,15 @@ FOLDS_A_TICK = 50
 """How often at most a tick folds some of the log: more than one worker's steps write in a second."""
 
 
-def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: int, room: int) -> list[Rescue]:
+def rescue_due(
+    watch: Watch,
+    ledger: Ledger,
+    dispatch: Dispatch,
+    *,
+    lease_ms: int,
+    room: int,
+    decide: Callable[[str], None] | None = None,
+) -> list[Rescue]:
     """Send lost messages again, take steps back from dead workers, end what has waited too long.
 
     Any number of workers may do this at once: each run is decided by one script.
@@ -27,6 +35,7 @@ def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: in
     Args:
         room: how many hints to send at most. A worker that is full sends none: its messages are not
             lost but late, and doubles would only make the queue longer.
+        decide: called with each batch whose pilot is over.
 
     Returns:
         What was done about the runs that were not merely queued.
@@ -49,6 +58,9 @@ def rescue_due(watch: Watch, ledger: Ledger, dispatch: Dispatch, *, lease_ms: in
         if rescue.step is not None:
             dispatch(run_id, rescue.step)
         done.append(rescue)
+    if decide is not None:
+        for batch in due.pilots:
+            decide(batch)
     return done
 
 

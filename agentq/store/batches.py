@@ -80,7 +80,8 @@ class Batches:
             retention_ms: how long it is kept when it is over.
             loader: who loads it, without a space. Heard of with each row that he adds.
             dead: a loader that is known to be gone.
-            options: max_in_flight, max_open, priority, at (ms), notify.
+            options: max_in_flight, max_open, priority, at (ms), notify; of a new batch also pilot (how
+                many rows are its sample); confirm_above (nano-USD).
 
         Raises:
             ConflictError: when it exists with another agent, tenant or cap.
@@ -224,6 +225,22 @@ class Batches:
         if reply not in (["OK"], ["MISSING"]):
             raise unexpected("batch_tune", reply)
 
+    def decide(self, name: str, ended: int, why: str) -> bool:
+        """Let the rows behind a pilot that is over be admitted, or pause it; False when things have changed.
+
+        Args:
+            name: the batch.
+            ended: how many of its rows had ended when this was made up.
+            why: it is paused, as a person reads it; empty: it goes on.
+        """
+        match self._scripts.call("batch_decide", name, ended, why):
+            case ["OK"]:
+                return True
+            case ["CHANGED"]:
+                return False
+            case reply:
+                raise unexpected("batch_decide", reply)
+
     def pause(self, name: str, by: str) -> None:
         """Let no run of a batch be claimed until it is resumed."""
         self._pause(name, by)
@@ -273,6 +290,8 @@ class Batches:
             priority=number("priority") or 0,
             at_ms=number("at"),
             dry=fields.get("dry"),
+            pilot=number("pilot"),
+            confirm_above_nano=number("confirm_above"),
             counters={k[2:]: int(v) for k, v in sorted(fields.items()) if k.startswith("m:")},
         )
 

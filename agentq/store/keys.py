@@ -63,6 +63,7 @@ all that it has started.
                                  descendants (live) loader ("who till was")
                                  max_in_flight max_open priority at (ms)
                                  dry (run that waits for money) mean (tokens)
+                                 pilot (rows in it) confirm_above
                                  notify (URL) told (rows it was over with)
                                  notice (which end) notice_at notice_tries
                                  notified (ms) notify_error
@@ -91,6 +92,7 @@ all that it has started.
                                  (by) claim (who makes a batch) tries · made
                                  last (batch) last_at outcome detail done
     schedule:<n>:rows:*  list    its rows as text, some hundreds each          with it; an hour unset
+    pilots               set     batches whose pilot is not decided about      gone when there are none
     slots                set     runs in flight: queued and due, or running    gone when there are none
     slots:t:<tenant>     set     the same of a tenant                          gone when there are none
     slots:b:<batch>      set     the same of a batch                           gone when there are none

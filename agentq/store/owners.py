@@ -18,16 +18,20 @@ _GROUP = "group"
 _RULES = tuple(
     (re.compile(pattern), owner)
     for pattern, owner in (
-        (r"(?:run|batch):[^:]+", STAYS),
+        (r"(?:run|batch|schedule):[^:]+", STAYS),
         (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits)", _GROUP),
         (r"(run:[^:]+):(?:effects|decisions|kept)", _GROUP),
         (r"(batch:[^:]+):(?:ids|runs|open|done|rows|templates|feed|loading|dropped:[a-z_]+)", _GROUP),
+        (r"(schedule:[^:]+):rows:[0-9a-f]+", _GROUP),
         (r"(?:scope|checkpoint):.+@(?:day|month):[0-9-]+", NOBODY),
         (r"(?:scope|checkpoint):(run:[^:]+)", _GROUP),
         (r"(?:scope|checkpoint):(batch:[^:]+?)(?:@day|@month)?", _GROUP),
         (r"(?:scope|checkpoint|parked):.+", STAYS),
         (r"ids:.+", NAMED),
-        (r"serial:.+|turns(?::.+)?|slots(?::.+)?|flying", STAYS),  # gone with their batch, or when empty
+        (
+            r"serial:.+|turns(?::.+)?|slots(?::.+)?|flying|pilots",
+            STAYS,
+        ),  # gone with their batch, or when empty
         (r"op:.+|reasserted|lanes|(?:lane|line|waits|account):.+", NOBODY),
         (r"mq:.+", STAYS),  # Celery's: see Keys.broker_prefix
     )

@@ -28,12 +28,16 @@ SUSPECT_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Hints to send, as (run, step); runs to put right; scopes with parked runs; events to log."""
+    """What a tick has to do: hints to send, as (run, step), runs to put right, and so on."""
 
     hints: list[tuple[str, int]]
     runs: list[str]
     parked: list[str] = field(default_factory=list)
+    """Scopes with parked runs."""
     events: list[dict[str, Any]] = field(default_factory=list)
+    """To be logged."""
+    pilots: list[str] = field(default_factory=list)
+    """Batches whose pilot is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,14 @@ class Watch:
     def due(self, lease_ms: int, *, room: int, rescues: int) -> Due:
         """What is due now, the longest due first: up to `room` hints, up to `rescues` runs to put right."""
         reply = self._scripts.call("tick", lease_ms, LOOKS_MAX, room, rescues, GRACE_MS, LONGEST_GRACE_MS)
-        hints, runs, parked, events = reply
+        hints, runs, parked, events, pilots = reply
         steps = [int(step) for step in hints[1::2]]
         return Due(
-            list(zip(hints[::2], steps, strict=True)), runs, parked, [json.loads(event) for event in events]
+            list(zip(hints[::2], steps, strict=True)),
+            runs,
+            parked,
+            [json.loads(event) for event in events],
+            pilots,
         )
 
     def rescue(self, run_id: str, lease_ms: int) -> Rescue:

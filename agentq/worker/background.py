@@ -1,7 +1,8 @@
-"""What runs beside the steps in every worker process: the heartbeat and the tick, a thread each.
+"""What runs beside the steps in every worker process: the heartbeat, the tick and the chores, a thread each.
 
 They are started by a boot step of the worker, so that `celery -A module:celery worker` has them as
-much as `agentq worker` does. Both go on when a round fails: the next one is soon.
+much as `agentq worker` does. All go on when a round fails: the next one is soon. Chores are what may take
+long, as the batch of a schedule does; nothing waits for them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from celery.signals import worker_shutdown, worker_shutting_down
 
 from agentq.core.errors import SchemaError, UsageError
 from agentq.core.failpoints import check_failpoints, failpoint
+from agentq.engine.pilot import decide_pilot
 from agentq.engine.rescue import rescue_due
 from agentq.engine.workbench import Workbench
 from agentq.worker.drain import Drain
@@ -40,10 +43,24 @@ JOIN_SECONDS = 2.0
 
 
 class Background:
-    """The two threads of one worker process."""
+    """The threads of one worker process.
+
+    Args:
+        bench: what it works with.
+        tick_seconds: how often it ticks; chores likewise.
+        slots: how many steps the process takes at once.
+        heartbeat_file: touched with each heartbeat.
+        chores: what else is done now and then, by name.
+    """
 
     def __init__(
-        self, bench: Workbench, *, tick_seconds: float, slots: int, heartbeat_file: Path | None = None
+        self,
+        bench: Workbench,
+        *,
+        tick_seconds: float,
+        slots: int,
+        heartbeat_file: Path | None = None,
+        chores: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
         self.bench = bench
         self.heartbeat_file = heartbeat_file
@@ -58,6 +75,7 @@ class Background:
             for name, work, seconds in (
                 ("agentq-heartbeat", self.heartbeat, self.lease_seconds / HEARTBEATS_A_LEASE),
                 ("agentq-tick", self.tick, tick_seconds),
+                *((f"agentq-{name}", chore, tick_seconds) for name, chore in (chores or {}).items()),
             )
         ]
 
@@ -110,7 +128,12 @@ class Background:
         bench = self.bench
         store = bench.store
         for rescue in rescue_due(
-            store.watch, store.ledger, bench.dispatch, lease_ms=bench.lease_ms, room=room
+            store.watch,
+            store.ledger,
+            bench.dispatch,
+            lease_ms=bench.lease_ms,
+            room=room,
+            decide=partial(decide_pilot, store),
         ):
             if rescue.verdict in {"RESCUED", "SUSPECT", "ENDED"}:
                 log.warning(
@@ -138,6 +161,7 @@ def add_background(
     tick_seconds: float,
     drain_seconds: float,
     heartbeat_file: Path | None = None,
+    chores: Callable[[], Mapping[str, Callable[[], None]]] = dict,
 ) -> None:
     """Have every worker of this app start its background with it, and drain when it stops."""
 
@@ -166,6 +190,7 @@ def add_background(
                 tick_seconds=tick_seconds,
                 slots=worker.pool.num_processes,
                 heartbeat_file=heartbeat_file,
+                chores=chores(),
             )
             background.start()
             self.drain = Drain(

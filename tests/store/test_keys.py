@@ -36,7 +36,7 @@ ENDINGS = ("finished", "cancelled", "thawed", "exhausted", "expired", "cancelled
 FIXED_FIELDS = {
     "run:<r>", "scope:run:<r>", "scope:batch:<b>", "scope:<s>", "clock", "batch:<b>", "ledger", "feeder",
 }  # fmt: skip
-ELSEWHERE = ("schedule", "notices")
+ELSEWHERE = ("schedule", "notices", "pilots")
 """They have tests of their own."""
 DELTA = Delta('{"step":1}', ('{"role":"assistant"}',), ('["step"]',), {"pay:1": "done"})
 

@@ -101,6 +101,7 @@ BY_PEOPLE: dict[str, list[str | int]] = {
     "batch_abort": ["b1", "me", 0, 1],
     "batch_seal": ["b1", "me", 1],
     "batch_drop": ["b1", "cost_budget"],
+    "batch_decide": ["b1", 0, ""],
     "batch_revive": ["b1"],
     "batch_tune": ["b1", 2, "priority", 1],
     "feeder_tune": ["acme", 2, "max", 1],

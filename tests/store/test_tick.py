@@ -32,7 +32,7 @@ def entries(store: Store, **scores: int) -> None:
 
 
 def test_nothing_is_due_in_an_empty_namespace(store: Store):
-    assert twice(store, "tick", LEASE_MS, 10, 10, 10, 5000, 300_000) == [[], [], [], []]
+    assert twice(store, "tick", LEASE_MS, 10, 10, 10, 5000, 300_000) == [[], [], [], [], []]
 
 
 def test_queued_runs_are_hints_and_all_others_are_to_be_put_right(store: Store):
@@ -78,8 +78,8 @@ def test_a_long_queue_does_not_hide_a_dead_worker(store: Store):
     claim_run(store, "r2")
     entries(store, r1=10, r2=20)
     looks = (LEASE_MS, 1, 0, 10, 5000, 300_000)
-    assert call(store, "tick", *looks) == [[], [], [], []]
-    assert call(store, "tick", *looks) == [[], ["r2"], [], []]
+    assert call(store, "tick", *looks) == [[], [], [], [], []]
+    assert call(store, "tick", *looks) == [[], ["r2"], [], [], []]
 
 
 def test_a_tick_that_sends_nothing_changes_nothing_but_the_clock(store: Store):
@@ -161,8 +161,8 @@ def test_many_held_runs_hide_no_dead_worker_for_long(store: Store):
     claim_run(store, "r4")
     entries(store, r1=10, r2=20, r3=30, r4=40)
     looks = (LEASE_MS, 3, 10, 10, 5000, 300_000)
-    assert call(store, "tick", *looks) == [[], [], [], []]
-    assert call(store, "tick", *looks) == [[], ["r4"], [], []]
+    assert call(store, "tick", *looks) == [[], [], [], [], []]
+    assert call(store, "tick", *looks) == [[], ["r4"], [], [], []]
 
 
 def test_a_tick_of_an_older_release_does_nothing(store: Store):

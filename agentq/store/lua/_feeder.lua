@@ -21,11 +21,16 @@ end
 local function open_batch(batch)
   local key = P .. 'batch:' .. batch
   local f = redis.call('HMGET', key, 'tenant', 'cancelled', 'paused', 'dry', 'at', 'max_in_flight', 'max_open', 'priority',
-    'mean')
+    'mean', 'pilot')
   if not f[1] or f[2] or f[3] or f[4] then return nil end
   if f[5] and tonumber(f[5]) > now_ms() then return nil, f[5] end
   if f[6] and redis.call('SCARD', P .. 'slots:b:' .. batch) >= tonumber(f[6]) then return nil end
   if f[7] and redis.call('SCARD', key .. ':open') >= tonumber(f[7]) then return nil end
+  if f[10] then
+    -- The sample of its pilot stands in front of all others; these wait until somebody has decided about it.
+    local first = redis.call('ZRANGE', feed_of(batch), 0, 0, 'WITHSCORES')
+    if not first[2] or tonumber(first[2]) >= 0 then return nil end
+  end
   return {tenant = f[1], priority = tonumber(f[8]) or 0, mean = tonumber(f[9]) or FIRST_MEAN}
 end
 

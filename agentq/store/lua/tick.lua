@@ -6,15 +6,16 @@
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
--- REPLY {"SCHEMA", version} (the state is newer than this script) | {{run, step, run, step, …}, {run, run, …}, {some of the scopes in which runs are parked}, {events to be logged}}
+-- REPLY {"SCHEMA", version} (the state is newer than this script) | {{run, step, run, step, …}, {run, run, …}, {some of the scopes in which runs are parked}, {events to be logged},
+--       {batches whose pilot is over}}
 -- FLAGS allow-oom
 local room, rescues = tonumber(ARGV[3]), tonumber(ARGV[4])
 local grace, longest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, watch = now_ms(), P .. 'watch'
 -- So many lists of parked runs are swept in one tick, any of them: each costs every worker a script.
 local LISTS_MAX = 100
--- Batches that start, tenants that are looked at, and rows that are admitted in one tick.
-local STARTS_MAX, IDLE_LOOKS, FED_MAX = 100, 20, 100
+-- Batches that start, tenants that are looked at, rows that are admitted, and pilots that are looked at in one tick.
+local STARTS_MAX, IDLE_LOOKS, FED_MAX, PILOTS_MAX = 100, 20, 100, 20
 local newer = too_new()
 if newer then return newer end
 patience(now, tonumber(ARGV[1]))
@@ -25,6 +26,12 @@ for _, batch in ipairs(redis.call('ZRANGEBYSCORE', P .. 'starts', '-inf', int(no
 end
 for _, tenant in ipairs(redis.call('ZRANGE', P .. 'turns', 0, IDLE_LOOKS - 1)) do feed(tenant, 0) end
 feed(nil, FED_MAX)
+local pilots = {}
+for _, batch in ipairs(redis.call('SRANDMEMBER', P .. 'pilots', PILOTS_MAX)) do
+  -- PART pilots
+  if pilot_is_over(batch) then pilots[#pilots + 1] = batch
+  elseif redis.call('HEXISTS', P .. 'batch:' .. batch, 'pilot') == 0 then redis.call('SREM', P .. 'pilots', batch) end
+end
 -- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
 local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
 local hints, due = {}, {}
@@ -65,4 +72,4 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', watch, '-inf', int(now), 'LIMIT'
   end
 end
 local lists = (tonumber(redis.call('HGET', LEDGER, 'parked')) or 0) > 0 and redis.call('SRANDMEMBER', P .. 'parked', LISTS_MAX) or {}
-return {hints, due, lists, redis.call('LPOP', P .. 'events', 20) or {}}
+return {hints, due, lists, redis.call('LPOP', P .. 'events', 20) or {}, pilots}
