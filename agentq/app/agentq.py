@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 from celery import Celery
 from kombu.exceptions import KombuError
@@ -20,8 +20,11 @@ from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
 from agentq.app.approval import Approval, approval_of
 from agentq.app.batch import Batch
+from agentq.app.chores import chores_of
 from agentq.app.options import batch_options
 from agentq.app.run import Run
+from agentq.app.schedule import Schedule, make_schedule
+from agentq.app.schedule import Terms as ScheduleTerms
 from agentq.app.submission import Limits, Submission, checked_row, entry, run_of
 from agentq.app.where import CALL_KEYS, Terms, where
 from agentq.core.errors import UnavailableError, UsageError
@@ -33,6 +36,7 @@ from agentq.core.words import nearest
 from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
 from agentq.engine.leases import Leases
 from agentq.engine.load import Load, Told, nobody
+from agentq.engine.notify import check_notify
 from agentq.engine.onecall import OneCalls
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
@@ -264,6 +268,7 @@ class AgentQ:
             tick_seconds=self.settings.tick_seconds,
             drain_seconds=self.settings.drain_seconds,
             heartbeat_file=Path(file) if (file := self.settings.heartbeat_file) else None,
+            chores=lambda: chores_of(self),
         )
         return celery
 
@@ -430,6 +435,7 @@ class AgentQ:
         priority: int | None = None,
         at: datetime | None = None,
         on_exhausted: str | None = None,
+        notify: str | None = None,
     ) -> Batch:
         """Submit rows as a batch, or the missing ones of a batch. All are checked before one is written.
 
@@ -445,13 +451,14 @@ class AgentQ:
             priority: 0 to 9: before other batches of the tenant, the highest first.
             at: none of its rows is started before.
             on_exhausted: what its runs do when its limits are reached: `park`, `stop` or `winddown`.
+            notify: a URL that is told when the batch is over: docs/webhooks.md.
 
         Raises:
             InputError: naming the rows that cannot be; nothing was submitted.
             ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
             UnavailableError: when Redis cannot be reached.
         """
-        options = batch_options(max_in_flight, max_open, priority, at)
+        options = batch_options(max_in_flight, max_open, priority, at) | self.notice_to(notify)
         with self.load(batch, tenant=tenant, budgets=budgets, max_usd=max_usd, max_tokens=max_tokens) as load:
             for number, item in enumerate(rows, start=1):
                 load.add(*entry(item, number, agent))
@@ -468,10 +475,11 @@ class AgentQ:
         max_open: int | None = None,
         priority: int | None = None,
         at: datetime | None = None,
+        notify: str | None = None,
         **limits: Unpack[Limits],
     ) -> Batch:
         """As `submit_many`, with rows that come asynchronously. They are written in a thread."""
-        options = batch_options(max_in_flight, max_open, priority, at)
+        options = batch_options(max_in_flight, max_open, priority, at) | self.notice_to(notify)
         with self.load(batch, **limits) as load:
             number = 0
             async for item in rows:
@@ -480,6 +488,43 @@ class AgentQ:
             return await asyncio.to_thread(
                 self.write, load, agent=agent, on_exhausted=on_exhausted, options=options
             )
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        rows: Iterable[Mapping[str, Any] | Row],
+        *,
+        agent: str | None = None,
+        tz: str | None = None,
+        overlap: Literal["skip", "allow"] = "skip",
+        **terms: Unpack[ScheduleTerms],
+    ) -> Schedule:
+        """Have workers make a batch of these rows again and again: `NAME.20261201-0800`, and so on.
+
+        The rows are checked and kept in Redis, up to 50 MB compressed. The same schedule again is left alone.
+
+        Args:
+            name: of the schedule.
+            cron: minute hour day month weekday, as `0 8 * * 1-5`.
+            rows: any iterable, as for `submit_many`.
+            agent: of the rows that name none themselves.
+            tz: the time zone of `cron`, as `Europe/Berlin`; None for that of this machine.
+            overlap: when a time comes before the last batch is over: `skip` it, or `allow` both.
+            terms: of each batch, as for `submit_many`: tenant, budgets, max_usd, max_tokens, max_in_flight,
+                max_open, priority, on_exhausted, notify.
+
+        Raises:
+            UsageError: when the expression, the zone or a term cannot be, or the rows are too many.
+            InputError: naming the rows that cannot be; nothing was kept.
+            ConflictError: when there is another schedule of that name.
+            UnavailableError: when Redis cannot be reached.
+        """
+        return make_schedule(self, name, cron, rows, agent=agent, tz=tz, overlap=overlap, terms=terms)
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, whose turn is next first."""
+        return [Schedule(self, name) for name in self.store.schedules.names()]
 
     def load(
         self,
@@ -528,6 +573,14 @@ class AgentQ:
             options=options,
         )
         return Batch(self.store, load.terms.batch, self.agents)
+
+    def notice_to(self, url: str | None) -> dict[str, str]:
+        """The option of a batch that has a URL told when it is over; nothing for None.
+
+        Raises:
+            UsageError: when it is no URL, is not allowed, or there is no secret to sign with.
+        """
+        return {} if url is None else {"notify": check_notify(url, self.settings)}
 
     def _submission(self, tenant: str | None, budgets: Budgets | None) -> Submission:
         return Submission(

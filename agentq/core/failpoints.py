@@ -48,6 +48,10 @@ FAILPOINTS: Mapping[str, str] = {
     "tick.after_due": "the due times of queued runs have moved; their hints are not sent",
     "rescue.before": "a run was found that somebody must put right; nothing was done",
     "rescue.after": "it was put right; its hint is not sent",
+    "schedule.after_claim": "a worker has taken on a schedule that is due; its batch is not begun",
+    "schedule.after_load": "the batch of a schedule is sealed; the schedule has not moved on",
+    "notice.after_claim": "a worker has taken on a notice; nothing is sent",
+    "notice.after_send": "the notice was received; nobody knows that it was",
 }
 """Every point, and what has happened by then."""
 STOP_SECONDS = 0.2

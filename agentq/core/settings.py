@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import to_nano
+from agentq.core.webhook import check_hosts, secret_keys
 from agentq.core.words import nearest
 
 ON_EXHAUSTED = ("park", "stop", "winddown")
@@ -77,6 +78,10 @@ class Settings:
     """A USD budget over a model without a price: `refuse` it, or `allow` it (its calls count as 0)."""
     prices_file: str | None = None
     """Prices that go over the built-in catalogue, in the same format."""
+    webhook_secret: str | None = field(default=None, repr=False)
+    """What notices are signed with: `whsec_` and base64 of 24 to 64 bytes; several with commas."""
+    webhook_hosts: str = ""
+    """To which hosts notices may go: `hooks.example.com,*.example.org`. Else to any."""
     token_bounds: str = "strict"  # noqa: S105 - of words, not of access
     """A call is reserved at the most it can use (`strict`), or at its client's count × 1.1 (`tight`)."""
 
@@ -118,7 +123,7 @@ class Settings:
         return round(self.retention_days * 86_400_000)
 
 
-NAMES = tuple(field.name for field in fields(Settings))
+NAMES = tuple(entry.name for entry in fields(Settings))
 PREFIX = "AGENTQ_"
 NOT_SETTINGS = (
     "AGENTQ_FAILPOINTS",
@@ -203,6 +208,10 @@ def _checked(name: str, value: Any, where: str) -> Any:
             raise ValueError(f"{value!r} must be {' or '.join(map(repr, _CHOICES[name]))}")
         if name == "scopes":
             return _checked_scopes(value)
+        if name == "webhook_secret":
+            secret_keys(value)
+        if name == "webhook_hosts":
+            check_hosts(value)
         return check_name("namespace", value) if name == "namespace" else value
     except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from None

@@ -24,8 +24,10 @@ from agentq.store.governor import Governor
 from agentq.store.journal import Journal
 from agentq.store.keys import Keys
 from agentq.store.ledger import RECOVER_MS, Ledger
+from agentq.store.notices import Notices
 from agentq.store.results import Results
 from agentq.store.runs import Runs
+from agentq.store.schedules import Schedules
 from agentq.store.scopes import Scopes
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Watch
@@ -53,6 +55,8 @@ class Store:
     results: Results
     governor: Governor
     feeder: Feeder
+    schedules: Schedules
+    notices: Notices
 
     def ping(self) -> None:
         """Return when the server answers.
@@ -144,6 +148,8 @@ def connect(
         results=Results(client, keys, scripts),
         governor=Governor(client, keys, scripts),
         feeder=Feeder(client, keys, scripts),
+        schedules=Schedules(client, keys, scripts),
+        notices=Notices(scripts),
     )
 
 

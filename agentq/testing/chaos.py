@@ -50,6 +50,10 @@ WHY_NOT: Mapping[str, str] = {
     "effect.after_begin": "the script calls no tool with a side effect",
     "effect.after_tool": "the script calls no tool with a side effect",
     "effect.after_done": "the script calls no tool with a side effect",
+    "schedule.after_claim": "only a schedule has it, and the script makes none",
+    "schedule.after_load": "only a schedule has it, and the script makes none",
+    "notice.after_claim": "only a worker comes by it, and the script waits for no notice",
+    "notice.after_send": "only a batch with a URL to tell has it",
 }
 """Points that an app need not come by, and what it is without then."""
 

@@ -30,7 +30,7 @@ for _, reason in ipairs({'cancelled', 'cost_budget', 'token_budget'}) do
 end
 if revived > 0 then
   redis.call('HDEL', batch, 'cancelled')
-  persist_batch(name)
+  reopen_batch(name)
   offer(name)
   feed(f[1], FED_AT_ONCE)
 end
