@@ -28,6 +28,7 @@ VERBS = {
     "runs": "List single runs: --where, --since, --batch.",
     "show": "Show one run: its answer, messages or trace.",
     "batches": "List the batches.",
+    "schedules": "Batches made again and again: list, show, pause, resume, run, remove.",
     "metrics": "The metrics of a batch, in the order to read them.",
     "budget": "Money: show, set, topup, freeze, unfreeze, winddown, charge, adjust.",
     "ledger": "The ledger's books: verify, export.",

@@ -16,14 +16,19 @@ from agentq.cli.follow import conclude, detached, follow
 from agentq.cli.globals import verb
 from agentq.cli.loading import LoadProgress, fill, rows_of
 from agentq.cli.outfile import check_output, write_results
+from agentq.cli.timing import Timing, schedule_rows
 from agentq.cli.when import parse_when, say_when
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.settings import ON_EXHAUSTED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from agentq.app import AgentQ, Batch
+    from agentq.app.schedule import Terms
     from agentq.cli.session import Session
+    from agentq.engine.rows import Row
 
 _FORMS = ("jsonl", "openai", "anthropic", "csv", "tsv", "text")
 _COUNT = click.IntRange(min=1)
@@ -46,6 +51,8 @@ class Wanted:
     options: dict[str, Any]
     """Of the batch, as `AgentQ.submit_many` names them."""
     at: str | None
+    tz: str | None
+    notify: str | None
     on_exhausted: str | None
 
 
@@ -74,6 +81,18 @@ class Wanted:
     help="0 to 9: before other batches of the tenant, the highest first. [default: 0]",
 )
 @click.option("--at", metavar="TIME", help="Start none of its rows before: 2026-12-01T08:00, 08:00, 'in 2h'.")
+@click.option(
+    "--every",
+    metavar="CRON",
+    help="Keep the rows, and make a batch of them again and again: '0 8 * * 1-5'. See agentq schedules.",
+)
+@click.option("--tz", metavar="ZONE", help="The time zone of --at or --every. [default: this machine's]")
+@click.option(
+    "--overlap",
+    type=click.Choice(("skip", "allow")),
+    help="With --every: when the batch before is not over yet, make none, or make it. [default: skip]",
+)
+@click.option("--notify", metavar="URL", help="POST to it, signed, when the batch is over.")
 @click.option("--form", type=click.Choice(_FORMS), help="What FILE is, when it is not to be found out.")
 @click.option(
     "--map",
@@ -106,6 +125,10 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     max_open: int | None,
     priority: int | None,
     at: str | None,
+    every: str | None,
+    tz: str | None,
+    overlap: str | None,
+    notify: str | None,
     form: str | None,
     maps: tuple[str, ...],
     limit: int | None,
@@ -128,6 +151,13 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         )
     if output:
         check_output(output)
+    if every is not None and (wait or at is not None):
+        raise UsageError(
+            "--every makes batches later, by itself: neither --wait nor --at goes with it",
+            hint="agentq watch BATCH follows one that is made",
+        )
+    if (tz is not None and every is None and at is None) or (overlap is not None and every is None):
+        raise UsageError("--tz goes with --at or --every, --overlap with --every")
     wanted = Wanted(
         file=file,
         agent=agent,
@@ -141,9 +171,23 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         limit=limit,
         options={"max_in_flight": max_in_flight, "max_open": max_open, "priority": priority},
         at=at,
+        tz=tz,
+        notify=notify,
         on_exhausted=on_exhausted,
     )
     app = session.user_app("submit")
+    if every is not None:
+        timing = Timing(
+            name=wanted.batch,
+            cron=every,
+            tz=tz,
+            overlap=overlap or "skip",
+            agent=agent,
+            dry_run=dry_run,
+            confirm_above=confirm_above,
+            yes=yes,
+        )
+        return schedule_rows(session, app, timing, _rows(app, wanted), _terms(wanted))
     submitted = _submit(app, wanted, session, dry_run=dry_run, confirm_above=confirm_above, yes=yes)
     if submitted is None:
         return 0
@@ -194,19 +238,11 @@ def _submit(
     if wanted.at is not None:
         session.need_server(app)
         now_ms = app.store.watch.server_ms()
-        at = parse_when(wanted.at, now_ms)
+        at = parse_when(wanted.at, now_ms, wanted.tz)
         session.console.say(f"starts {say_when(at, now_ms)}")
-    options = batch_options(**wanted.options, at=at)
+    options = batch_options(**wanted.options, at=at) | app.notice_to(wanted.notify)
     progress = LoadProgress(session.console)
-    rows = rows_of(
-        app,
-        wanted.file,
-        agent=wanted.agent,
-        max_usd=wanted.per_run_usd,
-        form=wanted.form,
-        maps=wanted.maps,
-        limit=wanted.limit,
-    )
+    rows = _rows(app, wanted)
     with app.load(
         wanted.batch,
         tenant=wanted.tenant,
@@ -230,6 +266,32 @@ def _submit(
             raise
         finally:
             progress.done()
+
+
+def _rows(app: AgentQ, wanted: Wanted) -> Iterator[tuple[str, Row | str]]:
+    return rows_of(
+        app,
+        wanted.file,
+        agent=wanted.agent,
+        max_usd=wanted.per_run_usd,
+        form=wanted.form,
+        maps=wanted.maps,
+        limit=wanted.limit,
+    )
+
+
+def _terms(wanted: Wanted) -> Terms:
+    """What holds for each batch of a schedule."""
+    return {
+        "tenant": wanted.tenant,
+        "max_usd": wanted.max_usd,
+        "max_tokens": wanted.max_tokens,
+        "on_exhausted": wanted.on_exhausted,
+        "notify": wanted.notify,
+        "max_in_flight": wanted.options["max_in_flight"],
+        "max_open": wanted.options["max_open"],
+        "priority": wanted.options["priority"],
+    }
 
 
 def _batch_name(file: str, batch: str | None) -> str:

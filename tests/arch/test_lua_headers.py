@@ -22,7 +22,7 @@ PARTS = (
         "operator",
         "governor",
     ),
-    *("feeder", "counters", "pilots"),
+    *("feeder", "counters", "pilots", "schedules"),
 )
 """In the order in which they stand in front of a script."""
 SECTIONS = ("KEYS", "ARGV", "REPLY")
