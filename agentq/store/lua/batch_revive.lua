@@ -29,8 +29,8 @@ for _, reason in ipairs({'cancelled', 'cost_budget', 'token_budget'}) do
   end
 end
 if revived > 0 then
-  redis.call('HDEL', batch, 'cancelled')
-  reopen_batch(name)
+  redis.call('HDEL', batch, 'cancelled', 'told')
+  persist_batch(name)
   offer(name)
   feed(f[1], FED_AT_ONCE)
 end

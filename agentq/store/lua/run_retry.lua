@@ -67,8 +67,8 @@ for i = 2, #decisions, 2 do
 end
 if batch then
   -- PART counters
-  redis.call('HDEL', batch, 'cancelled')
-  reopen_batch(f[4])
+  redis.call('HDEL', batch, 'cancelled', 'told')
+  persist_batch(f[4])
   redis.call('SADD', batch .. ':open', id)
   redis.call('HINCRBY', batch, 'ended', -1)
   if redis.call('HINCRBY', batch, 'stop:' .. f[8], -1) == 0 then redis.call('HDEL', batch, 'stop:' .. f[8]) end
