@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from agentq.agent.agent import Agent
 from agentq.core.errors import ConflictError, InputError, UsageError
@@ -165,7 +165,8 @@ class Load:
             agent: of the batch; empty for several.
             scopes_of: the further scopes of an agent's runs.
             retention_ms: how long the batch is kept when it is over.
-            options: of the batch: max_in_flight, max_open, priority, at (ms), notify.
+            options: of the batch, also where it is there: max_in_flight, max_open, priority, at (ms), notify,
+                confirm_above; of a new one also pilot.
 
         Raises:
             ConflictError: when the batch, or a row of it, is there with other content, or somebody else is
@@ -179,6 +180,10 @@ class Load:
             if opened.total:
                 self._refuse_conflicts(store)
             new = self._write(store, opened, loader, self._patterns.written(opened.now_ms, scopes_of))
+            changes: dict[str, Any] = {f: value for f, value in (options or {}).items() if f != "pilot"}
+            if changes:
+                # Not before all rows are in: a load that is refused changes nothing.
+                store.batches.tune(name, changes)
         except LoadingError:
             raise
         except Exception:

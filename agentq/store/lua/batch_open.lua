@@ -4,8 +4,8 @@
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 agent, '' for several   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
 --       7 who loads   8 for how long he need not be heard of, ms   9 a loader that is known to be dead, or ''
---       then n, and n fields and values of the batch: max_in_flight, max_open, priority, at, notify, pilot (how many rows
---       are its sample; only of a batch that is new), confirm_above
+--       then n, and n fields and values of a batch that is new: max_in_flight, max_open, priority, at, notify, pilot (how
+--       many rows are its sample), confirm_above
 -- REPLY {"OPEN", total, serial, now} | {"CONFLICT", field, present value} | {"LOADING", who} (somebody else loads it)
 --       | {"SCHEMA", version} (the state is newer than this script)
 local newer = too_new()
@@ -29,12 +29,7 @@ if redis.call('EXISTS', batch) == 1 then
   local other, till, was = string.match(f[4] or '', '^(%S+) (%d+) (.)$')
   if other and other ~= loader and other ~= ARGV[9] and tonumber(till) > now then return {'LOADING', other} end
   unseal(name)
-  for i = #fields - 1, 1, -2 do
-    if fields[i] == 'pilot' then
-      table.remove(fields, i + 1)
-      table.remove(fields, i)
-    end
-  end
+  fields = {}
   loaded_from_now_on(was or (f[6] == '1' and '1' or '0'))
   return {'OPEN', f[3], f[5], int(now)}
 end
