@@ -71,6 +71,7 @@ all that it has started.
     batch:<b>:ids        hash    custom_id → "content_hash run"                retention of the batch
     batch:<b>:runs       list    rows and runs in input order                  retention of the batch
     batch:<b>:open       set     runs that have not ended                      empty when the batch is over
+    batch:<b>:delayed    set     of these, queued ones that are not due yet    empty when the batch is over
     batch:<b>:done       list    runs in the order in which they ended         retention of the batch
     batch:<b>:rows       hash    run that a row will be → its payload, JSON    retention of the batch
     batch:<b>:templates  hash    what rows have in common, JSON                retention of the batch

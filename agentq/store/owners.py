@@ -21,7 +21,7 @@ _RULES = tuple(
         (r"(?:run|batch|schedule):[^:]+", STAYS),
         (r"(run:[^:]+):(?:msgs|trace|cache|open|forfeits|children|gathers|awaits)", _GROUP),
         (r"(run:[^:]+):(?:effects|decisions|kept)", _GROUP),
-        (r"(batch:[^:]+):(?:ids|runs|open|done|rows|templates|feed|loading|dropped:[a-z_]+)", _GROUP),
+        (r"(batch:[^:]+):(?:ids|runs|open|delayed|done|rows|templates|feed|loading|dropped:[a-z_]+)", _GROUP),
         (r"(schedule:[^:]+):rows:[0-9a-f]+", _GROUP),
         (r"(?:scope|checkpoint):.+@(?:day|month):[0-9-]+", NOBODY),
         (r"(?:scope|checkpoint):(run:[^:]+)", _GROUP),

@@ -7,9 +7,17 @@
 local PRIORITY_STEP = 1e13
 local FED_AT_ONCE, TRIES, FIRST_MEAN, MEAN_OF = 4, 4, 1000, 16
 local GRACE_OF_ROW_MS = 5000
+-- A batch with fewer runs that are delayed is fed, however small the window.
+local LEAST_DELAYED = 8
 
 local function rows_of(batch) return P .. 'batch:' .. batch .. ':rows' end
 local function feed_of(batch) return P .. 'batch:' .. batch .. ':feed' end
+
+-- How many runs may be in flight together.
+local function places()
+  local f = redis.call('HMGET', P .. 'feeder', 'window', 'max')
+  return math.min(tonumber(f[1]) or 0, tonumber(f[2]) or math.huge)
+end
 
 -- The batch that a row's id belongs to, or nil.
 local function batch_of_row(id)
@@ -26,6 +34,8 @@ local function open_batch(batch)
   if f[5] and tonumber(f[5]) > now_ms() then return nil, f[5] end
   if f[6] and redis.call('SCARD', P .. 'slots:b:' .. batch) >= tonumber(f[6]) then return nil end
   if f[7] and redis.call('SCARD', key .. ':open') >= tonumber(f[7]) then return nil end
+  local delayed = redis.call('SCARD', key .. ':delayed')
+  if delayed >= LEAST_DELAYED and delayed >= places() then return nil end
   if f[10] then
     -- The sample of its pilot stands in front of all others; these wait until somebody has decided about it.
     local first = redis.call('ZRANGE', feed_of(batch), 0, 0, 'WITHSCORES')
@@ -165,10 +175,9 @@ local function feed(tenant, most)
       if feed_one(tenant) then break end
     end
   end
-  local f = redis.call('HMGET', P .. 'feeder', 'window', 'max')
-  local window = math.min(tonumber(f[1]) or 0, tonumber(f[2]) or math.huge)
+  local most_slots = places()
   local tries = 0
-  while most > 0 and tries < TRIES and redis.call('SCARD', P .. 'slots') < window do
+  while most > 0 and tries < TRIES and redis.call('SCARD', P .. 'slots') < most_slots do
     local next_one = redis.call('ZRANGE', P .. 'turns', 0, 0)[1]
     if not next_one then return end
     if feed_one(next_one) then most = most - 1 else tries = tries + 1 end

@@ -1,7 +1,7 @@
 -- Runs and batches: how they end, and how a step is given back. Needs _base, _ledger, _reservations, _slots and _parking.
 local RUN_PARTS = {'', ':msgs', ':trace', ':cache', ':forfeits', ':children', ':gathers', ':effects', ':decisions',
   ':kept'}
-local BATCH_PARTS = {'', ':ids', ':runs', ':open', ':done', ':rows', ':feed', ':loading', ':templates', ':dropped:cancelled',
+local BATCH_PARTS = {'', ':ids', ':runs', ':open', ':delayed', ':done', ':rows', ':feed', ':loading', ':templates', ':dropped:cancelled',
   ':dropped:cost_budget', ':dropped:token_budget'}
 
 -- An account and what the checkpoint says of it come and go together.
@@ -31,27 +31,10 @@ local function persist_batch(batch)
   persist_account('batch:' .. batch)
 end
 
--- A batch goes on again with rows that had ended: whoever is to be told of its end is told again.
-local function reopen_batch(batch)
-  persist_batch(batch)
-  redis.call('HDEL', P .. 'batch:' .. batch, 'told')
-end
-
 -- Rows are being added, perhaps to a batch that was over.
 local function unseal(batch)
   redis.call('HDEL', P .. 'batch:' .. batch, 'sealed', 'cancelled')
   persist_batch(batch)
-end
-
--- Whoever wants to be told that a batch is over is told by a worker: once for each time that it is, and not again when a load
--- has added nothing. `told` is of how many rows it was over.
-local function notice_end(batch, key, total)
-  local f = redis.call('HMGET', key, 'notify', 'told')
-  if not f[1] or f[2] == total then return end
-  redis.call('HSET', key, 'told', total, 'notice_at', int(now_ms()), 'notice_tries', '0')
-  redis.call('HINCRBY', key, 'notice', 1)
-  redis.call('HDEL', key, 'notified', 'notify_error')
-  redis.call('ZADD', P .. 'notices', int(now_ms()), batch)
 end
 
 -- A batch is over when it is sealed and all its runs are, with all that they have started: from then on its keys have
@@ -63,7 +46,14 @@ local function close_batch(batch)
   for _, part in ipairs(BATCH_PARTS) do redis.call('PEXPIRE', key .. part, f[4]) end
   redis.call('PEXPIRE', P .. 'serial:' .. (f[6] or ''), f[4])
   expire_account('batch:' .. batch, f[4])
-  notice_end(batch, key, f[2])
+  -- Whoever wants to be told is told by a worker: once for each time that it is over, and not again when a load has added
+  -- nothing. `told` is with how many rows it was over; a retry takes it away.
+  local notice = redis.call('HMGET', key, 'notify', 'told')
+  if not notice[1] or notice[2] == f[2] then return end
+  redis.call('HSET', key, 'told', f[2], 'notice_at', int(now_ms()), 'notice_tries', '0')
+  redis.call('HINCRBY', key, 'notice', 1)
+  redis.call('HDEL', key, 'notified', 'notify_error')
+  redis.call('ZADD', P .. 'notices', int(now_ms()), batch)
 end
 
 -- A run is over when it has ended with all that it has started: from then on its keys have an end. Late bills of its

@@ -24,7 +24,10 @@ local function take_slot(id, tenant, batch)
   if redis.call('SADD', P .. 'slots', id) == 0 then return end
   redis.call('SADD', P .. 'slots:t:' .. tenant, id)
   redis.call('SADD', P .. 'flying', tenant)
-  if batch and batch ~= '' then redis.call('SADD', P .. 'slots:b:' .. batch, id) end
+  if batch and batch ~= '' then
+    redis.call('SADD', P .. 'slots:b:' .. batch, id)
+    redis.call('SREM', P .. 'batch:' .. batch .. ':delayed', id)
+  end
 end
 
 local function take_slot_again(id, run) take_slot(id, unpack(redis.call('HMGET', run, 'tenant', 'batch'))) end
@@ -32,10 +35,13 @@ local function take_slot_again(id, run) take_slot(id, unpack(redis.call('HMGET',
 -- Give a slot back, if the run has one; answers the run's tenant and batch.
 local function free_slot(id, run)
   local tenant, batch = unpack(redis.call('HMGET', run, 'tenant', 'batch'))
+  local of_batch = batch and batch ~= ''
   if redis.call('SREM', P .. 'slots', id) == 1 then
     redis.call('SREM', P .. 'slots:t:' .. tenant, id)
     if redis.call('EXISTS', P .. 'slots:t:' .. tenant) == 0 then redis.call('SREM', P .. 'flying', tenant) end
-    if batch and batch ~= '' then redis.call('SREM', P .. 'slots:b:' .. batch, id) end
+    if of_batch then redis.call('SREM', P .. 'slots:b:' .. batch, id) end
+  elseif of_batch then
+    redis.call('SREM', P .. 'batch:' .. batch .. ':delayed', id)
   end
   return tenant, batch
 end
@@ -52,6 +58,14 @@ end
 
 -- A run leaves its slot; whoever's turn it is may have it.
 local function return_slot(id, run) feed_after(free_slot(id, run)) end
+
+-- A run is to be claimed later: others may have its slot. Its batch counts it all the same: where a provider is down, or a
+-- rate limit is what its runs wait for, the rows behind it stay where they are.
+local function delay_slot(id, run)
+  local tenant, batch = free_slot(id, run)
+  if batch and batch ~= '' then redis.call('SADD', P .. 'batch:' .. batch .. ':delayed', id) end
+  feed_after(tenant, batch)
+end
 
 -- A run of a batch waits for money that it has never had: so would the rows behind it. Nothing of the batch is admitted
 -- until that run goes on, or ends.

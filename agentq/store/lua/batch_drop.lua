@@ -1,6 +1,6 @@
 -- End the rows of a batch that are no runs yet: there is no money for them.
 --
--- USES  ledger reservations fit slots parking runs feeder
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 stop reason: cost_budget | token_budget
 -- REPLY {"OK", how many rows have ended} | {"MISSING"}
@@ -8,7 +8,12 @@
 -- FLAGS allow-oom
 local newer = too_new()
 if newer then return newer end
-if redis.call('EXISTS', P .. 'batch:' .. ARGV[1]) == 0 then return {'MISSING'} end
-local dropped = drop_rows(ARGV[1], ARGV[2])
-close_batch(ARGV[1])
-return {'OK', int(dropped)}
+-- In a function, since a script may have 200 names at most.
+local function done()
+  -- PART feeder
+  if redis.call('EXISTS', P .. 'batch:' .. ARGV[1]) == 0 then return {'MISSING'} end
+  local dropped = drop_rows(ARGV[1], ARGV[2])
+  close_batch(ARGV[1])
+  return {'OK', int(dropped)}
+end
+return done()

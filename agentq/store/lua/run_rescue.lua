@@ -72,7 +72,7 @@ forfeit_open(id, run, scopes_in(f[4]))
 if deaths >= SUSPECT_DEATHS then
   local due = now + tonumber(ARGV[4])
   requeue(id, run, now, due, {'deaths', int(deaths), 'not_before', int(due)})
-  return_slot(id, run)
+  delay_slot(id, run)
   return {'SUSPECT', f[2]}
 end
 requeue(id, run, now, now + grace, {'deaths', int(deaths)})

@@ -39,5 +39,5 @@ if delay > 0 then
   fields[#fields + 1] = int(due)
 end
 requeue(id, run, now, due, fields)
-if delay > 0 then return_slot(id, run) end
+if delay > 0 then delay_slot(id, run) end
 return {'OK', int(failures)}

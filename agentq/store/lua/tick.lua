@@ -2,7 +2,7 @@
 -- A queued run is looked at and moved forward here, also where this worker has no room for it, so that
 -- a long queue neither hides the runs of dead workers nor fills with doubles.
 --
--- USES  ledger reservations fit slots parking runs feeder
+-- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key
 -- ARGV  1 lease ms   2 the most runs to look at   3 hints to send again at most: the room that this worker has
 --       4 the most runs to put right   5 grace ms   6 longest grace ms
@@ -19,19 +19,24 @@ local STARTS_MAX, IDLE_LOOKS, FED_MAX, PILOTS_MAX = 100, 20, 100, 20
 local newer = too_new()
 if newer then return newer end
 patience(now, tonumber(ARGV[1]))
--- Batches whose time has come, and tenants with nothing in flight, whom nobody else's end has fed.
-for _, batch in ipairs(redis.call('ZRANGEBYSCORE', P .. 'starts', '-inf', int(now), 'LIMIT', 0, STARTS_MAX)) do
-  redis.call('ZREM', P .. 'starts', batch)
-  offer(batch)
-end
-for _, tenant in ipairs(redis.call('ZRANGE', P .. 'turns', 0, IDLE_LOOKS - 1)) do feed(tenant, 0) end
-feed(nil, FED_MAX)
+-- In a function, since a script may have 200 names at most.
 local pilots = {}
-for _, batch in ipairs(redis.call('SRANDMEMBER', P .. 'pilots', PILOTS_MAX)) do
-  -- PART pilots
-  if pilot_is_over(batch) then pilots[#pilots + 1] = batch
-  elseif redis.call('HEXISTS', P .. 'batch:' .. batch, 'pilot') == 0 then redis.call('SREM', P .. 'pilots', batch) end
+local function admit()
+  -- PART feeder
+  -- Batches whose time has come, and tenants with nothing in flight, whom nobody else's end has fed.
+  for _, batch in ipairs(redis.call('ZRANGEBYSCORE', P .. 'starts', '-inf', int(now), 'LIMIT', 0, STARTS_MAX)) do
+    redis.call('ZREM', P .. 'starts', batch)
+    offer(batch)
+  end
+  for _, tenant in ipairs(redis.call('ZRANGE', P .. 'turns', 0, IDLE_LOOKS - 1)) do feed(tenant, 0) end
+  feed(nil, FED_MAX)
+  for _, batch in ipairs(redis.call('SRANDMEMBER', P .. 'pilots', PILOTS_MAX)) do
+    -- PART pilots
+    if pilot_is_over(batch) then pilots[#pilots + 1] = batch
+    elseif redis.call('HEXISTS', P .. 'batch:' .. batch, 'pilot') == 0 then redis.call('SREM', P .. 'pilots', batch) end
+  end
 end
+admit()
 -- While the ledger recovers nothing is claimed: all that is queued is due again when that is over.
 local recovering = tonumber(redis.call('HGET', LEDGER, 'recovering') or 0)
 local hints, due = {}, {}
