@@ -17,13 +17,14 @@ FAR = 4_000_000_000_000
 
 def load(store: Store, *ids: str, notify: str | None = URL) -> None:
     """A batch with these rows and no others yet."""
-    options: dict[str, str | int] = {"at": FAR} if notify is None else {"at": FAR, "notify": notify}
+    options: dict[str, Any] = {"at": FAR} if notify is None else {"at": FAR, "notify": notify}
     store.batches.open(
         "b", agent="a", tenant="acme", usd=None, tokens=None, retention_ms=RETENTION_MS, options=options
     )
     rows = [RowEntry(f"run_{row_id}_1", row_id, "h", 0, '["t","","","",""]') for row_id in ids]
     if rows:
         store.batches.add("b", rows, {"t": "[]"})
+    store.batches.tune("b", options)
     store.batches.seal("b")
 
 
