@@ -38,6 +38,7 @@ from agentq.engine.leases import Leases
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.notify import check_notify
 from agentq.engine.onecall import OneCalls
+from agentq.engine.pilot import Pilot, parse_pilot
 from agentq.engine.rows import Row
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
 from agentq.provider.bounds import TokenBounds
@@ -436,6 +437,7 @@ class AgentQ:
         at: datetime | None = None,
         on_exhausted: str | None = None,
         notify: str | None = None,
+        pilot: str | int | None = None,
     ) -> Batch:
         """Submit rows as a batch, or the missing ones of a batch. All are checked before one is written.
 
@@ -452,6 +454,8 @@ class AgentQ:
             at: none of its rows is started before.
             on_exhausted: what its runs do when its limits are reached: `park`, `stop` or `winddown`.
             notify: a URL that is told when the batch is over: docs/webhooks.md.
+            pilot: so many rows, or `1%` of them, run first; when they say that the batch will cost more than
+                its limit, it is paused for a person.
 
         Raises:
             InputError: naming the rows that cannot be; nothing was submitted.
@@ -462,7 +466,8 @@ class AgentQ:
         with self.load(batch, tenant=tenant, budgets=budgets, max_usd=max_usd, max_tokens=max_tokens) as load:
             for number, item in enumerate(rows, start=1):
                 load.add(*entry(item, number, agent))
-            return self.write(load, agent=agent, on_exhausted=on_exhausted, options=options)
+            sample = None if pilot is None else parse_pilot(str(pilot))
+            return self.write(load, agent=agent, on_exhausted=on_exhausted, options=options, pilot=sample)
 
     async def submit_async(
         self,
@@ -556,6 +561,7 @@ class AgentQ:
         agent: str | None = None,
         on_exhausted: str | None = None,
         options: Mapping[str, str | int] | None = None,
+        pilot: Pilot | None = None,
     ) -> Batch:
         """Write the rows of a load to their batch: see `submit_many`.
 
@@ -564,13 +570,14 @@ class AgentQ:
             agent: of the batch; None for that of its rows.
             on_exhausted: see `submit_many`.
             options: see `batch_options`.
+            pilot: see `parse_pilot`.
         """
         self._submission(load.terms.tenant, load.terms.budgets).write(
             load,
-            load.terms.batch,
             agent=agent,
             on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
             options=options,
+            pilot=pilot,
         )
         return Batch(self.store, load.terms.batch, self.agents)
 

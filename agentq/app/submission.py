@@ -18,6 +18,7 @@ from agentq.core.words import nearest
 from agentq.engine.children import adopt, refuse_unpriced_inside
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.patterns import Terms
+from agentq.engine.pilot import Pilot
 from agentq.engine.rows import Row, parse_row
 from agentq.engine.submit import Draft, draft_run, optional_scopes, refuse_unpriced, submit_drafts
 from agentq.engine.workbench import Dispatch, MakeHint
@@ -126,11 +127,11 @@ class Submission:
     def write(
         self,
         load: Load,
-        batch: str,
         *,
         agent: str | None = None,
         on_exhausted: str | None = None,
         options: Mapping[str, str | int] | None = None,
+        pilot: Pilot | None = None,
     ) -> int:
         """Write the rows of a load that the batch does not have yet; how many these are.
 
@@ -142,16 +143,15 @@ class Submission:
         load.check()
         agents = load.agents
         store = self._ready(agents)
-        new = load.write(
+        return load.write(
             store,
             agent=agent or (next(iter(agents)) if len(agents) == 1 else ""),
             scopes_of=lambda name, known: optional_scopes(store, name, known, self.settings.optional_scopes),
             retention_ms=self.settings.retention_ms,
             options=options,
+            pilot=pilot,
+            on_exhausted=on_exhausted,
         )
-        if on_exhausted is not None:
-            store.ledger.set_limit(f"batch:{batch}", on_exhausted=on_exhausted)
-        return new
 
     # ── checking ─────────────────────────────────────────────────────────────────────────────────
 

@@ -20,6 +20,7 @@ from agentq.cli.timing import Timing, schedule_rows
 from agentq.cli.when import parse_when, say_when
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
+from agentq.core.money import to_nano
 from agentq.core.settings import ON_EXHAUSTED
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Wanted:
     at: str | None
     tz: str | None
     notify: str | None
+    pilot: str | None
     on_exhausted: str | None
 
 
@@ -93,6 +95,12 @@ class Wanted:
     help="With --every: when the batch before is not over yet, make none, or make it. [default: skip]",
 )
 @click.option("--notify", metavar="URL", help="POST to it, signed, when the batch is over.")
+@click.option(
+    "--pilot",
+    metavar="N|N%",
+    help="Run so many rows first; pause for a yes when they say that the rest costs more than --max-usd, or "
+    "--confirm-above.",
+)
 @click.option("--form", type=click.Choice(_FORMS), help="What FILE is, when it is not to be found out.")
 @click.option(
     "--map",
@@ -129,6 +137,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     tz: str | None,
     overlap: str | None,
     notify: str | None,
+    pilot: str | None,
     form: str | None,
     maps: tuple[str, ...],
     limit: int | None,
@@ -151,9 +160,9 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         )
     if output:
         check_output(output)
-    if every is not None and (wait or at is not None):
+    if every is not None and (wait or at is not None or pilot is not None):
         raise UsageError(
-            "--every makes batches later, by itself: neither --wait nor --at goes with it",
+            "--every makes batches later, by itself: none of --wait, --at and --pilot goes with it",
             hint="agentq watch BATCH follows one that is made",
         )
     if (tz is not None and every is None and at is None) or (overlap is not None and every is None):
@@ -173,6 +182,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         at=at,
         tz=tz,
         notify=notify,
+        pilot=pilot,
         on_exhausted=on_exhausted,
     )
     app = session.user_app("submit")
@@ -233,6 +243,7 @@ def _submit(
 ) -> Batch | None:
     """The batch, or None when nothing was to be submitted."""
     from agentq.app.options import batch_options
+    from agentq.engine.pilot import parse_pilot
 
     at = None
     if wanted.at is not None:
@@ -241,6 +252,9 @@ def _submit(
         at = parse_when(wanted.at, now_ms, wanted.tz)
         session.console.say(f"starts {say_when(at, now_ms)}")
     options = batch_options(**wanted.options, at=at) | app.notice_to(wanted.notify)
+    pilot = None if wanted.pilot is None else parse_pilot(wanted.pilot)
+    if pilot is not None and confirm_above is not None:
+        options["confirm_above"] = str(to_nano(confirm_above))
     progress = LoadProgress(session.console)
     rows = _rows(app, wanted)
     with app.load(
@@ -255,9 +269,12 @@ def _submit(
             show_estimate(session.console, wanted.batch, load)
             return None
         session.need_server(app)
-        confirm_cost(session.console, load, confirm_above, yes=yes)
+        if pilot is None:  # else what its sample costs is asked about, not what the whole may cost at most
+            confirm_cost(session.console, load, confirm_above, yes=yes)
         try:
-            return app.write(load, agent=wanted.agent, on_exhausted=wanted.on_exhausted, options=options)
+            return app.write(
+                load, agent=wanted.agent, on_exhausted=wanted.on_exhausted, options=options, pilot=pilot
+            )
         except KeyboardInterrupt:
             progress.done()
             session.console.say(

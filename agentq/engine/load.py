@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from agentq.agent.agent import Agent
 from agentq.core.errors import ConflictError, InputError, UsageError
@@ -22,7 +22,8 @@ from agentq.core.ids import new_run_id
 from agentq.core.records import Opened, RowEntry
 from agentq.engine.estimate import Estimate
 from agentq.engine.patterns import AgentOf, Patterns, Terms
-from agentq.engine.rows import PRIORITY_MAX, Row
+from agentq.engine.pilot import Pilot, placed
+from agentq.engine.rows import Row
 from agentq.store.batches import LoadingError, RowConflictError
 from agentq.store.connect import Store
 
@@ -157,6 +158,8 @@ class Load:
         scopes_of: Callable[[str, Agent], tuple[str, ...]],
         retention_ms: int,
         options: Mapping[str, str | int] | None = None,
+        pilot: Pilot | None = None,
+        on_exhausted: str | None = None,
     ) -> int:
         """Write what the batch does not have yet and seal it; how many rows are new.
 
@@ -166,24 +169,33 @@ class Load:
             scopes_of: the further scopes of an agent's runs.
             retention_ms: how long the batch is kept when it is over.
             options: of the batch, also where it is there: max_in_flight, max_open, priority, at (ms), notify,
-                confirm_above; of a new one also pilot.
+                confirm_above.
+            pilot: the sample of a new batch that runs first.
+            on_exhausted: what its runs do when its limits are reached; None leaves that.
 
         Raises:
             ConflictError: when the batch, or a row of it, is there with other content, or somebody else is
                 loading it; it is then as it was.
         """
         loader = f"{os.getpid()}@{socket.gethostname()}:{secrets.token_hex(4)}"
-        opened = self._open(store, loader, agent, retention_ms, options or {})
+        size = 0 if pilot is None else pilot.size(self.rows)
+        first = {"pilot": size} if size else {}
+        opened = self._open(store, loader, agent, retention_ms, {**(options or {}), **first})
         name = self.terms.batch
         failpoint("submit.after_open")
         try:
             if opened.total:
                 self._refuse_conflicts(store)
-            new = self._write(store, opened, loader, self._patterns.written(opened.now_ms, scopes_of))
-            changes: dict[str, Any] = {f: value for f, value in (options or {}).items() if f != "pilot"}
-            if changes:
+            if opened.total and size:
+                # A load that was killed is gone on with; a batch that had its pilot needs no other.
+                record = store.batches.read(name)
+                size = size if record is not None and record.pilot == size else 0
+            new = self._write(store, opened, loader, self._patterns.written(opened.now_ms, scopes_of), size)
+            if on_exhausted is not None:
+                store.ledger.set_limit(f"batch:{name}", on_exhausted=on_exhausted)
+            if options:
                 # Not before all rows are in: a load that is refused changes nothing.
-                store.batches.tune(name, changes)
+                store.batches.tune(name, options)
         except LoadingError:
             raise
         except Exception:
@@ -239,7 +251,9 @@ class Load:
             hint="nothing was submitted; use another batch, or other custom_ids",
         )
 
-    def _write(self, store: Store, opened: Opened, loader: str, patterns: Mapping[str, str]) -> int:
+    def _write(
+        self, store: Store, opened: Opened, loader: str, patterns: Mapping[str, str], sample: int
+    ) -> int:
         new = written = 0
         rows = self._rows()
         while chunk := list(islice(rows, CHUNK)):
@@ -248,10 +262,10 @@ class Load:
                     run_id=f"{new_run_id()}_{opened.serial}",
                     custom_id=kept.custom_id,
                     content_hash=kept.content_hash,
-                    priority=min(kept.priority, PRIORITY_MAX),
+                    priority=placed(kept.priority, place, sample, self.rows) if sample else kept.priority,
                     payload=kept.payload,
                 )
-                for kept in chunk
+                for place, kept in enumerate(chunk, start=written)
             ]
             try:
                 new += sum(store.batches.add(self.terms.batch, entries, patterns, loader=loader))

@@ -216,8 +216,8 @@ class Batches:
             case reply:
                 raise unexpected("batch_revive", reply)
 
-    def tune(self, name: str, options: Mapping[str, int | None]) -> None:
-        """Change max_in_flight, max_open, priority or at (ms) of a batch at once; None takes one away."""
+    def tune(self, name: str, options: Mapping[str, str | int | None]) -> None:
+        """Change max_in_flight, max_open, priority, at (ms), notify or confirm_above at once; None removes one."""
         flat: list[Arg] = []
         for field, value in options.items():
             flat += [field, "" if value is None else value]
@@ -262,7 +262,8 @@ class Batches:
         pipeline.zcard(self._keys.batch(name, "loading"))
         pipeline.scard(self._keys.batch(name, "open"))
         pipeline.scard(self._keys.slots_of("b", name))
-        fields, fed, loading, open_runs, in_flight = pipeline.execute()
+        pipeline.time()
+        fields, fed, loading, open_runs, in_flight, (seconds, _) = pipeline.execute()
         if not fields:
             return None
 
@@ -289,6 +290,7 @@ class Batches:
             max_open=number("max_open"),
             priority=number("priority") or 0,
             at_ms=number("at"),
+            starts_ms=at if (at := number("at")) and at > int(seconds) * 1000 else None,
             dry=fields.get("dry"),
             pilot=number("pilot"),
             confirm_above_nano=number("confirm_above"),
