@@ -170,7 +170,7 @@ def test_what_failed_is_in_files_of_its_own_and_its_lines_run_as_a_batch_of_thei
     done = fleet.type("results", "rows", *files)
     latest = {line["custom_id"]: line["error"] is None for line in lines(fleet.home / "out.jsonl")}
     assert latest == {"a": True, "b": True, "c": False, "d": True, "e": True}
-    assert "retry.jsonl: 2 of its lines are of rows that have not failed since" in done.stderr
+    assert "retry.jsonl: 2 of its lines are of rows that need no retry any more" in done.stderr
     assert sorted(custom_ids(fleet.home / "retry.jsonl")) == ["b", "d"]
 
 

@@ -40,7 +40,7 @@ CASES: dict[str, list[str | Typed]] = {
     "status": ["status", "status first", "status asking", lambda desk: f"status {desk.run_ids('first')[0]}"],
     "watch": ["watch first"],
     "wait": ["wait first", "wait asking", "wait long --timeout 0.1"],
-    "results": ["results first", "results failed", "results stopped"],
+    "results": ["results first", "results failed", "results stopped", "results first --follow"],
     "runs": ["runs", "runs state:ended --since 1h --limit 1", "runs --where state:parked"],
     "show": [
         lambda desk, view=view: f"show {desk.run_ids('first')[0]} {view}"  # type: ignore[misc]

@@ -123,7 +123,7 @@ class Outputs:
             console.say(f"{table.path} has no column for {names}: a new file, or JSONL, has all of them")
         if self.retry is not None and self.retry.stale:
             console.say(
-                f"{self.retry.path}: {self.retry.stale} of its lines are of rows that have not failed since"
+                f"{self.retry.path}: {self.retry.stale} of its lines are of rows that need no retry any more"
             )
         elif self.retry is not None and self.retry.written:
             console.say(f"  agentq submit {self.retry.path} --batch {batch}-again")
