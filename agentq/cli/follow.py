@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentq.cli.console import plural
 from agentq.cli.holdups import holdup_lines, holdups
 from agentq.cli.progress import progress
-from agentq.cli.tally import TIMED_OUT, Tally, money_lines, provider_refused
+from agentq.cli.tally import TIMED_OUT, Tally, money_lines
 from agentq.cli.target import resume_them
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
+_READS_PAUSE = 4
+"""Where many runs wait it takes time to count them: it is paused for so many times that, at least."""
 _LOOK_SECONDS = 10.0
 """While nothing is at work: how often it is looked what the runs wait for. Each is said once."""
 
@@ -28,7 +30,9 @@ def follow(session: Session, batch: Batch, *, timeout: float | None = None, even
     look, said = time.monotonic() + _LOOK_SECONDS, set[str]()
     with progress(session.console, events=events) as shown:
         while True:
+            began = time.monotonic()
             tally = Tally.read(batch)
+            pause = max(pause, _READS_PAUSE * (time.monotonic() - began))
             shown.show(tally)
             if tally.is_settled or (deadline is not None and time.monotonic() >= deadline):
                 return tally
@@ -38,7 +42,7 @@ def follow(session: Session, batch: Batch, *, timeout: float | None = None, even
                     session.console.say(line)
                 look, said = time.monotonic() + _LOOK_SECONDS, said | set(found)
             time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 1.2, _LONGEST_PAUSE)
+            pause = max(pause, min(pause * 1.2, _LONGEST_PAUSE))
 
 
 def conclude(session: Session, batch: Batch, tally: Tally) -> int:
@@ -51,7 +55,7 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         )
         console.say(f"  agentq watch {batch.name}")
     else:
-        code = tally.exit_code(provider_refused=provider_refused(batch, tally))
+        code = tally.exit_code()
     if console.json:
         console.event("result", exit_code=code, **tally.as_dict())
         return code
@@ -62,10 +66,12 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         console.say(f"waiting for approval: {plural(tally.waiting, 'run')}")
         console.say(f"  agentq approvals list batch={batch.name}")
         console.say(f"  agentq approvals approve --where batch={batch.name}")
-    if tally.held:
+    if tally.paused_by is not None and tally.held + tally.rows:
+        console.say(f"paused by {tally.paused_by}: {plural(tally.held + tally.rows, 'run')}")
+        console.say(f"  agentq resume {batch.name}")
+    elif tally.held:
         console.say(f"paused: {plural(tally.held, 'run')}")
-        of_batch = batch.record().paused is not None
-        console.say(f"  {f'agentq resume {batch.name}' if of_batch else resume_them(batch.name)}")
+        console.say(f"  {resume_them(batch.name)}")
     for line in holdup_lines(holdups(batch, tally)):
         console.say(line)
     for line in money_lines(tally.money):

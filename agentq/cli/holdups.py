@@ -22,7 +22,7 @@ _PAUSED = "waits for a person, paused: once decided it goes on by agentq resume 
 
 def holdups(batch: Batch, tally: Tally) -> Mapping[str, int]:
     """What runs wait for, each in words that follow `1 run`, and how many do."""
-    if not tally.queued + tally.waiting:
+    if not tally.queued - tally.rows + tally.waiting:
         return {}
     found: Counter[str] = Counter()
     for record in batch.live(LOOKED_AT):

@@ -8,6 +8,7 @@ import click
 
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
+from agentq.cli.reading import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,18 +35,21 @@ READING = (
 @click.argument("batch")
 def command(session: Session, batch: str) -> None:
     """The metrics of BATCH, in the order in which to read them."""
-    metrics = session.server_app().batch(batch).metrics().as_dict()
+    found = session.server_app().batch(batch)
+    metrics = found.metrics().as_dict()
+    reading = read_metrics(batch, metrics, found.stop_reasons())
     if session.console.json:
-        session.console.document(metrics)
+        session.console.document({**metrics, "reading": reading})
         return
     session.console.out(f"{batch}: {plural(metrics['runs'], 'ended run')}")
-    for line in reading_lines(metrics):
+    for line in reading_lines(metrics, reading):
         session.console.out(line)
 
 
-def reading_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """One line for each metric, with what it asks."""
-    return [f"  {title:<18}{metric(key, metrics[key]):>10}   {asks}" for key, title, asks in READING]
+def reading_lines(metrics: Mapping[str, Any], reading: Mapping[str, str]) -> list[str]:
+    """One line for each metric, with what its value says."""
+    titles = {key: title for key, title, _ in READING} | {"unpriced_calls": "unpriced calls"}
+    return [f"  {titles[key]:<18}{metric(key, metrics[key]):>10}   {said}" for key, said in reading.items()]
 
 
 def metric(key: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Progress of a batch on stderr: a live bar for a person, a line every ten seconds for a log, or events."""
+"""Progress of a batch on stderr: a live view for a person, a line every ten seconds for a log, or events."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from agentq.cli.console import Console
+from agentq.cli.liveview import panel, plain_line
 from agentq.cli.tally import Tally
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
+    from rich.live import Live
 
 PLAIN_SECONDS = 10.0
 EVENT_SECONDS = 1.0
@@ -40,17 +40,16 @@ class PlainProgress(Progress):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._due = 0.0
-        self._said = ""
+        self._said: Tally | None = None
 
     def show(self, tally: Tally) -> None:
         """Write a line when it is time for one."""
         now = time.monotonic()
-        line = f"{tally.name}: {tally}"
-        if tally.is_settled and not self._said:
+        if tally.is_settled and self._said is None:
             return
-        if (now >= self._due or tally.is_settled) and line != self._said:
-            self._console.say(line)
-            self._said, self._due = line, now + PLAIN_SECONDS
+        if (now >= self._due or tally.is_settled) and tally != self._said:
+            self._console.say(plain_line(tally, time.strftime("%H:%M:%S")))
+            self._said, self._due = tally, now + PLAIN_SECONDS
 
 
 class EventProgress(Progress):
@@ -70,36 +69,25 @@ class EventProgress(Progress):
 
 
 class LiveProgress(Progress):
-    """A bar that is redrawn in place."""
+    """A panel that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._no_color = console.no_color
         self._stack = ExitStack()
-        self._bar: Bar | None = None
-        self._task: TaskID | None = None
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
         from rich.console import Console as Terminal
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.live import Live
 
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=Terminal(file=sys.stderr, no_color=self._no_color or None, highlight=False),
-        )
-        self._stack.enter_context(self._bar)
+        terminal = Terminal(file=sys.stderr, no_color=self._no_color or None, highlight=False)
+        self._live = self._stack.enter_context(Live(console=terminal, auto_refresh=False))
         return self
 
     def show(self, tally: Tally) -> None:
         """Redraw."""
-        if self._bar is None:
-            return
-        note = str(tally).partition(", ")[2]
-        if self._task is None:
-            self._task = self._bar.add_task(tally.name, total=tally.total, note=note)
-        self._bar.update(self._task, completed=tally.ended, total=tally.total, note=note)
+        if self._live is not None:
+            self._live.update(panel(tally), refresh=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

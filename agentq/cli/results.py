@@ -16,7 +16,7 @@ from agentq.cli.resultfile.feed import AllEnded, AsEnded, Feed, InInputOrder
 from agentq.cli.resultfile.form import FORMS
 from agentq.cli.resultfile.join import Join, check_join, count_rows
 from agentq.cli.resultfile.outputs import STDOUT, Outputs
-from agentq.cli.tally import OK, Tally, provider_refused
+from agentq.cli.tally import OK, Tally
 from agentq.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _conclude(session: Session, batch: Batch, tally: Tally, outputs: Outputs) ->
     if console.json or outputs.main in outputs.files:
         return conclude(session, batch, tally)
     console.say(f"{batch.name}: {tally}")
-    return tally.exit_code(provider_refused=provider_refused(batch, tally))
+    return tally.exit_code()
 
 
 def _say_what_is_missing(session: Session, batch: Batch, feed: Feed) -> None:

@@ -113,5 +113,6 @@ def _conclude(session: Session, record: RunRecord) -> int:
 
 
 def _exit_code(record: RunRecord, reason: str) -> int:
-    tally = Tally(record.id, total=1, ended=1, spent_nano=record.usd_nano, stop_reasons={reason: 1})
-    return tally.exit_code(provider_refused=is_refusal(record.stop_detail))
+    refused = int(is_refusal(record.stop_detail))
+    tally = Tally(record.id, total=1, ended=1, stop_reasons={reason: 1}, refused=refused)
+    return tally.exit_code()

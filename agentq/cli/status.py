@@ -11,6 +11,7 @@ from agentq.cli.card import pending_fields, run_card, run_fields
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.holdups import holdup_lines, holdups
+from agentq.cli.liveview import forecast_line, standing
 from agentq.cli.tally import Tally, money_lines
 from agentq.cli.target import find, resume_them
 from agentq.core.money import format_usd
@@ -74,22 +75,25 @@ def _batch(session: Session, batch: Batch) -> None:
     held_up = holdups(batch, tally)
     if console.json:
         fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
-        fields |= {"paused_by": record.paused, "held_up": held_up}
+        fields["held_up"] = held_up
         pending = [{"run": run, **pending_fields(call)} for run, call in waiting]
         console.document({**fields, "account": account_fields(account), "pending": pending})
         return
     agent = f"agent {record.agent}" if record.agent else "several agents"
     console.out(f"batch {batch.name}: {agent}, tenant {record.tenant}")
     console.out(f"  {tally}")
-    if record.paused:
-        console.out(f"  paused by {record.paused}: agentq resume {batch.name} lets it go on")
-    elif tally.held:
+    for why in standing(tally):
+        cure = f": agentq resume {batch.name} lets it go on" if why.startswith("paused") else ""
+        console.out(f"  {why}{cure}")
+    if tally.held and not record.paused:
         console.out(f"  {plural(tally.held, 'run')} paused: {resume_them(batch.name)}")
     for line in holdup_lines(held_up):
         console.out(f"  {line}")
     for reason, count in tally.stop_reasons.items():
         console.out(f"    {reason:<20}{count:>8}")
     console.out(f"  money   {money_line(account)}")
+    if tally.forecast is not None and tally.ended < tally.total:
+        console.out(f"  all     {forecast_line(tally.forecast, account.limit_nano)}")
     for line in money_lines(tally.money):
         console.out(f"  {line}")
     for run, call in waiting:

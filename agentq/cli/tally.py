@@ -13,6 +13,7 @@ from agentq.core.money import format_usd
 if TYPE_CHECKING:
     from agentq.app import Batch
     from agentq.core.records import Parked
+    from agentq.engine.forecast import Forecast
 
 OK = 0
 FAILED_ROWS = 3
@@ -44,13 +45,29 @@ class Tally:
     escrowed_nano: int = 0
     stop_reasons: Mapping[str, int] = field(default_factory=dict)
     money: Mapping[Parked, int] = field(default_factory=dict)
+    rows: int = 0
+    """Of those queued, how many have not begun."""
+    limit_nano: int | None = None
+    loader: str | None = None
+    """Who is loading it, or was."""
+    paused_by: str | None = None
+    starts_ms: int | None = None
+    """No row begins before."""
+    pilot: int | None = None
+    """So many rows must end before the others begin."""
+    blocked: bool = False
+    """No row begins until one of the runs that have begun goes on or ends."""
+    refused: int = 0
+    """Runs that failed because a provider refused the key or its quota."""
+    forecast: Forecast | None = field(default=None, compare=False)
 
     @classmethod
     def read(cls, batch: Batch) -> Tally:
-        """Count the batch now."""
+        """Count the batch now. Rows that have not begun, and runs that have ended, are not looked at."""
+        record = batch.record()
         counts = batch.counts()
         account = batch.account()
-        money = batch.parked() if counts["parked"] or batch.record().descendants else {}
+        money = batch.parked() if counts["parked"] or record.descendants else {}
         # Who waits for children that are all parked is counted as running until they are asked.
         waits = max(0, sum(money.values()) - counts["parked"])
         return cls(
@@ -68,12 +85,34 @@ class Tally:
             escrowed_nano=account.escrowed_nano,
             stop_reasons=batch.stop_reasons(),
             money=money,
+            rows=counts["rows"],
+            limit_nano=account.limit_nano,
+            loader=record.loader,
+            paused_by=record.paused,
+            starts_ms=record.starts_ms,
+            pilot=record.pilot,
+            blocked=record.dry is not None
+            or record.pilot is not None
+            or (record.max_open is not None and record.open >= record.max_open),
+            refused=record.counters.get("refused", 0),
+            forecast=batch.forecast(),
         )
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing moves any more unless a person acts."""
-        return self.ended + self.waiting + self.dry + self.held >= self.total
+        return self._stuck + self.ended + (self.rows if self._rows_are_stuck else 0) >= self.total
+
+    @property
+    def _stuck(self) -> int:
+        """Runs that have begun and for which somebody must do something."""
+        return self.waiting + self.dry + self.held
+
+    @property
+    def _rows_are_stuck(self) -> bool:
+        """Whether the rows that have not begun will not, unless a person acts."""
+        begun = self.total - self.ended - self.rows
+        return self.paused_by is not None or (self.blocked and 0 < begun == self._stuck)
 
     @property
     def failed(self) -> int:
@@ -85,11 +124,11 @@ class Tally:
         """Runs that a budget stopped."""
         return sum(count for reason, count in self.stop_reasons.items() if StopReason(reason).is_budget)
 
-    def exit_code(self, *, provider_refused: bool = False) -> int:
+    def exit_code(self) -> int:
         """The first rule that applies to a batch in which nothing moves."""
-        if provider_refused:
+        if self.refused:
             return PROVIDER
-        if self.waiting or self.held:
+        if self.waiting or self.held or (self.paused_by is not None and self.rows):
             return WAITING_FOR_APPROVAL
         if self.failed:
             return FAILED_ROWS
@@ -101,6 +140,7 @@ class Tally:
             "batch": self.name,
             "total": self.total,
             "queued": self.queued,
+            "rows": self.rows,
             "running": self.running,
             "parked": self.parked,
             "parked_for": [
@@ -110,26 +150,37 @@ class Tally:
             "waiting": self.waiting,
             "held": self.held,
             "ended": self.ended,
+            "failed": self.failed,
+            "loading": self.loader,
+            "paused_by": self.paused_by,
+            "starts_at": None if self.starts_ms is None else self.starts_ms / 1000,
+            "pilot": self.pilot,
             "stop_reasons": dict(self.stop_reasons),
             "spent_usd": format_usd(self.spent_nano),
             "reserved_usd": format_usd(self.reserved_nano),
             "escrowed_usd": format_usd(self.escrowed_nano),
+            "limit_usd": None if self.limit_nano is None else format_usd(self.limit_nano),
+            "forecast": None if self.forecast is None else self.forecast.as_dict(),
         }
 
-    def __str__(self) -> str:
-        parts = [f"{self.ended} of {self.total} ended"]
-        parts += [
+    def live(self) -> list[str]:
+        """What has not ended, in words, each with how many it is."""
+        return [
             f"{count} {word}"
             for word, count in (
                 ("running", self.running),
-                ("queued", self.queued),
+                ("queued", self.queued - self.rows),
                 ("parked for money", self.parked),
                 ("waiting for approval", self.waiting),
                 ("paused", self.held),
+                ("not begun", self.rows),
             )
-            if count
+            if count > 0
         ]
-        return ", ".join([*parts, f"{format_usd(self.spent_nano)} USD"])
+
+    def __str__(self) -> str:
+        ended = f"{self.ended} of {self.total} ended"
+        return ", ".join([ended, *self.live(), f"{format_usd(self.spent_nano)} USD"])
 
 
 def money_lines(money: Mapping[Parked, int]) -> list[str]:
@@ -166,13 +217,6 @@ def cure(parked: Parked) -> list[str]:
         f"agentq budget topup {parked.scope} {option} N   goes on{new}",
         f"agentq budget winddown {parked.scope}   answers with what it has",
     ]
-
-
-def provider_refused(batch: Batch, tally: Tally) -> bool:
-    """Whether a run failed because a provider refused the key or its quota."""
-    if not tally.stop_reasons.get(StopReason.MODEL_ERROR.value):
-        return False
-    return any(result.error is not None and is_refusal(result.error["message"]) for result in batch.results())
 
 
 def is_refusal(detail: str | None) -> bool:

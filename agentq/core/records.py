@@ -513,7 +513,8 @@ class BatchRecord:
     max_open: int | None = None
     priority: int = 0
     at_ms: int | None = None
-    """None of its rows is admitted before."""
+    """None of its rows is admitted before; `starts_ms` is the same while it lies ahead."""
+    starts_ms: int | None = None
     dry: str | None = None
     """The run that waits for money, so that no row is admitted."""
     pilot: int | None = None

@@ -1,4 +1,4 @@
-"""Spans and moments as people type them: `2h`, `7d`, `2026-11-30T08:00`."""
+"""Spans and moments as people type and read them: `2h`, `7d`, `2026-11-30T08:00`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def parse_span(text: str) -> int:
     if found is None:
         raise UsageError(f"{text!r} is no span of time", hint=EXAMPLES)
     return int(Decimal(found[1]) * _UNITS_MS[found[2]])
+
+
+def format_span(seconds: float) -> str:
+    """A span for people, in its two largest units at most: `40s`, `2m`, `1h 5m`, `3d 4h`."""
+    left = max(0, round(seconds))
+    for unit, size, part, small in (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60)):
+        if left >= size:
+            rest = left % size // small
+            return f"{left // size}{unit} {rest}{part}" if rest else f"{left // size}{unit}"
+    return f"{left // 60}m" if left >= 60 else f"{left}s"
 
 
 def parse_moment(text: str, now_ms: int) -> int:

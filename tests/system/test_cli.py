@@ -178,7 +178,7 @@ def test_leaving_a_watch_cancels_nothing(desk: Desk) -> None:
     desk.type("submit", desk.rows("long", [nap(9), "done"]), "--agent", "helper")
     watch = ProcessGroup([sys.executable, "-m", "agentq.cli", "watch", "long"], cwd=desk.folder, env=desk.env)
     try:
-        wait_until(lambda: "0 of 1 ended" in watch.output, "the watch to say something", 20)
+        wait_until(lambda: "0/1 done" in watch.output, "the watch to say something", 20)
         watch.signal(SIGINT)
         assert watch.wait() == 130
         assert "detached" in watch.output

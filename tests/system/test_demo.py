@@ -67,7 +67,7 @@ def test_the_table_for_people_whatever_the_settings_around_it(tmp_path: Path) ->
     assert ["detection", "on", "75.0", "%", "2.0", "3.0", "25.0", "%"] in lines
     assert ["detection", "off", "100.0", "%", "2.0", "7.0", "0.0", "%"] in lines
     assert ["demo-on", "0.076500", "0.000000", "0.000000", "51", "0.003825"] in lines
-    assert "20 of 20 ended" in done.stderr
+    assert "20/20 done" in done.stderr
     assert "agentq-demo-" not in done.stdout  # the folder of its own that is gone by now
 
 

@@ -66,7 +66,7 @@ def test_1_when_the_output_cannot_be_written(desk: Desk) -> None:
 def test_130_when_somebody_presses_ctrl_c(desk: Desk) -> None:
     watch = desk.start("watch", "long")
     try:
-        wait_until(lambda: "0 of 1 ended" in watch.output, "the watch to say something", 30)
+        wait_until(lambda: "0/1 done" in watch.output, "the watch to say something", 30)
         watch.signal(SIGINT)
         assert watch.wait() == 130
         assert "detached: nothing was cancelled" in watch.output

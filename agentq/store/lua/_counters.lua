@@ -12,6 +12,12 @@ local function add_up(batch, counted, sign)
   end
 end
 
+-- Whether the provider has refused the key of a call, or said that its quota is used up, by how the run's error begins.
+local function is_refused(run)
+  local detail = redis.call('HGET', run, 'stop_detail') or ''
+  return string.match(detail, '^provider_auth') or string.match(detail, '^provider_quota')
+end
+
 -- Add a run that ends to its batch's counters: what its thread's head says, and what is booked on its account by now.
 local function count(id, run, batch, reason)
   local head = redis.call('HGET', run, 'head') or ''
@@ -20,7 +26,7 @@ local function count(id, run, batch, reason)
   local counted = 'steps:' .. int(math.min(of_head('step'), STEPS_MAX)) .. '=1'
   for _, item in ipairs({{'results', of_head('results')}, {'errors', errors}, {'met', errors > 0 and 1 or 0},
     {'recovered', errors > 0 and reason == 'finished' and 1 or 0}, {'unpriced', of_head('unpriced')}, {'usd', usd},
-    {'usd2', math.floor((usd / 1000) ^ 2 + 0.5)}}) do
+    {'refused', reason == 'model_error' and is_refused(run) and 1 or 0}, {'usd2', math.floor((usd / 1000) ^ 2 + 0.5)}}) do
     if item[2] > 0 then counted = counted .. ' ' .. item[1] .. '=' .. int(item[2]) end
   end
   redis.call('HSET', run, 'counted', counted)

@@ -61,13 +61,14 @@ class FakeBatch:
     cancelled: bool = False
     at_work: Mapping[str, str] = field(default_factory=dict)
     held: int = 0
+    refused: int = 0
 
     def counts(self) -> dict[str, int]:
         ended = sum(self.reasons.values())
         live = {"queued": self.queued, "running": 0, "cancelling": 0, "waiting": self.waiting}
         live["parked"] = sum(self.money.values())
         live["held"] = self.held
-        return {"total": ended + sum(live.values()), "ended": ended, **live}
+        return {"total": ended + sum(live.values()), "rows": 0, "ended": ended, **live}
 
     def parked(self) -> Mapping[Parked, int]:
         return self.money
@@ -84,8 +85,12 @@ class FakeBatch:
     def record(self) -> BatchRecord:
         counts = self.counts()
         return BatchRecord(
-            self.name, "orders", "default", counts["total"], counts["ended"], True, 0, self.reasons
+            *(self.name, "orders", "default", counts["total"], counts["ended"], True, 0, self.reasons),
+            counters={"refused": self.refused},
         )
+
+    def forecast(self) -> None:
+        return None
 
     def results(self) -> Iterator[RunResult]:
         return iter(self.found)

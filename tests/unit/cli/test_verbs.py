@@ -81,17 +81,8 @@ def test_standard_input_needs_a_name(app: FakeApp) -> None:
         (FakeBatch(money={Parked("tenant:acme", "usd", "exhausted"): 2}), 4),
         (FakeBatch(money={Parked("tenant:acme", "usd", "wait"): 2}), 6),  # calls in flight will make room
         (FakeBatch(money={Parked("batch:b", "tokens", "frozen"): 1}, waiting=1), 5),
-        (
-            FakeBatch(
-                reasons={"model_error": 1},
-                found=[
-                    result(
-                        "a", StopReason.MODEL_ERROR, error={"code": "model_error", "message": "AuthError: x"}
-                    )
-                ],
-            ),
-            8,
-        ),
+        (FakeBatch(reasons={"model_error": 1}, refused=1), 8),
+        (FakeBatch(reasons={"model_error": 1}), 3),
     ],
 )
 def test_wait_says_by_its_exit_code_how_the_batch_ended(app: FakeApp, batch: FakeBatch, code: int) -> None:
