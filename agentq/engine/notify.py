@@ -89,6 +89,8 @@ class Notifier:
     def send_due(self) -> None:
         """Send the notices that are due, at most `AT_ONCE`. It takes no longer than one receiver may."""
         notices = self._store.notices.claim(LEASE_MS, AT_ONCE, can_sign=bool(self._keys))
+        if not notices:
+            return
         failpoint("notice.after_claim")
         messages = []
         for notice in notices:

@@ -17,7 +17,7 @@ from agentq.core.failpoints import FailpointError
 from agentq.engine import schedule as module
 from agentq.engine.plan import batch_at, next_time
 from agentq.engine.schedule import TRIES, make_due
-from agentq.store import Store
+from agentq.store.schedules import Claim
 from agentq.worker.embedded import EmbeddedServer
 from tests.support.harness import PRICING, due
 
@@ -101,15 +101,13 @@ def test_a_batch_is_made_of_all_rows_called_after_its_time(app: AgentQ):
 
 def test_each_time_has_a_batch_and_a_limit_of_its_own(app: AgentQ):
     hourly(app, overlap="allow", max_usd="0.50")
-    first = back(app, hours=0)
+    now = back(app, hours=0)
     make(app)
-    app.store.client.hset(app.store.keys.schedule("s"), "next", first - 24 * HOUR_MS)
-    earlier = first - 24 * HOUR_MS
-    app.store.client.delete(app.store.keys.batch(name_at(app, first)))
-    lapse(app)
+    asked = Schedule(app, "s").run()
     make(app)
-    assert Schedule(app, "s").record().last == name_at(app, first), "the last one that was missed"
-    assert name_at(app, earlier) not in batches(app)
+    assert batches(app) == sorted({name_at(app, now), asked})
+    for name in batches(app):
+        assert app.store.ledger.account(f"batch:{name}").limit_nano == 500_000_000
 
 
 def test_of_the_times_that_were_missed_only_the_last_is_made_and_somebody_hears_of_it(app: AgentQ):
@@ -214,9 +212,8 @@ def test_a_worker_that_dies_anywhere_leaves_one_whole_batch_to_the_next(
     name = name_at(app, was)
     loader = app.store.client.hget(app.store.keys.batch(name), "loader")
     if loader is not None:
-        app.store.client.hset(
-            app.store.keys.batch(name), "loader", str(loader).replace(str(loader).split()[1], "1")
-        )
+        who, _, was_sealed = str(loader).split()
+        app.store.client.hset(app.store.keys.batch(name), "loader", f"{who} 1 {was_sealed}")
     make(app)
     record = app.batch(name).record()
     assert (record.total, record.sealed) == (5, True)
@@ -260,7 +257,12 @@ def test_a_claim_is_renewed_while_it_is_worked_on(app: AgentQ, monkeypatch: pyte
     back(app, hours=0)
     seen = []
     renew = app.store.schedules.renew
-    monkeypatch.setattr(app.store.schedules, "renew", lambda *args: seen.append(args) or renew(*args))
+
+    def counted(claim: Claim, lease_ms: int) -> bool:
+        seen.append(claim)
+        return renew(claim, lease_ms)
+
+    monkeypatch.setattr(app.store.schedules, "renew", counted)
     make(app)
     assert len(seen) >= 3
 
@@ -371,7 +373,3 @@ def test_rows_without_ids_have_the_same_ids_each_time(app: AgentQ):
     scheduled = [run.custom_id for run in app.batch(name_at(app, was)).runs()]
     app.submit_many("a", [{"input": "x"}, {"input": "x"}], batch="b")
     assert scheduled == [run.custom_id for run in app.batch("b").runs()]
-
-
-def test_the_store_is_of_the_app(app: AgentQ):
-    assert isinstance(app.store, Store)
