@@ -217,7 +217,7 @@ class Batches:
                 raise unexpected("batch_revive", reply)
 
     def tune(self, name: str, options: Mapping[str, str | int | None]) -> None:
-        """Change max_in_flight, max_open, priority, at (ms), notify or confirm_above at once; None for none."""
+        """Change max_in_flight, max_open, priority, at (ms), notify, confirm_above at once; None for none."""
         flat: list[Arg] = []
         for field, value in options.items():
             flat += [field, "" if value is None else value]
