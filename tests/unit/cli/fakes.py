@@ -9,14 +9,20 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from agentq.agent import Agent, ScriptedClient
 from agentq.app.result import Result as RunResult
 from agentq.cli.group import main
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Account, BatchRecord, Parked, RunRecord, RunSpec
 from agentq.core.settings import Settings
+from agentq.core.words import nearest
 from agentq.engine.cancel import Cancelled
+from agentq.engine.load import Load
+from agentq.engine.patterns import Terms
+from agentq.engine.rows import Row
 from agentq.provider.types import Usage
+from agentq.tools import ToolExecutor, ToolRegistry
 
 
 def invoke(*args: str, input: str | None = None, color: bool = False) -> Result:
@@ -149,9 +155,39 @@ class FakeApp:
     def batches(self) -> list[FakeBatch]:
         return [self.only]
 
-    def submit_many(self, agent: str | None, rows: Any, **options: Any) -> FakeBatch:
-        self.submitted += list(rows)
+    def load(self, batch: str, **_: Any) -> FakeLoad:
+        return FakeLoad(self, batch)
+
+    def notice_to(self, url: str | None) -> dict[str, str]:
+        assert url is None
+        return {}
+
+    def write(self, load: FakeLoad, **_: Any) -> FakeBatch:
+        load.check()
+        self.submitted += load.added
         return self.only
+
+
+class FakeLoad(Load):
+    """A load that is written nowhere: it says which rows it was given."""
+
+    def __init__(self, app: FakeApp, batch: str) -> None:
+        self._app = app
+        self.added: list[Row] = []
+        super().__init__(Terms(batch=batch, tenant="default", on_unpriced="allow"), self._agent_of)
+
+    def add(self, where: str, row: Row | str) -> None:
+        super().add(where, row)
+        if isinstance(row, Row):
+            self.added.append(row)
+
+    def _agent_of(self, name: str, call: Mapping[str, Any] | None) -> Agent:
+        assert call is None
+        agents = self._app.agents
+        if name not in agents:
+            unknown = f"there is no agent {name!r}{nearest(name, agents)}"
+            raise UsageError(unknown if name else "no agent is named")
+        return Agent(ScriptedClient(["done"]), ToolExecutor(ToolRegistry([])))
 
 
 def run_record(**changes: Any) -> RunRecord:
