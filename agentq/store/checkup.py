@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from agentq.store.audit import chunks
 from agentq.store.connect import Store
 from agentq.store.owners import STAYS, owner_of
+from agentq.store.rows import DROPPED
 from agentq.store.scripts import Scripts, unexpected
 
 CHUNK = 100
@@ -27,6 +28,9 @@ LOST_KEY_MS = 7 * 86_400_000
 RECOUNTS = 5
 """How often the runs of a batch are counted until nothing has changed meanwhile."""
 
+_ROWS = ("feed", "loading", *(f"dropped:{reason.value}" for reason in DROPPED))
+"""The lists of a batch that have its rows."""
+
 _CANCEL = "agentq cancel ends it"
 _VERIFY = "agentq ledger verify says by how much, and where"
 _WORKERS = "agentq doctor says whether a worker is alive; agentq worker starts one"
@@ -39,6 +43,12 @@ _KINDS = {
     "overdue": ("it has been due for {} s and nobody has looked at it", _WORKERS),
     "no_holder": ("a worker is at it, and its fence {!r} names none", _CANCEL),
     "no_reason": ("it has ended without a stop reason", _REPORT),
+    "no_slot": (
+        "it is {} and not among the runs in flight: more are admitted than there is room for",
+        _REPAIR,
+    ),
+    "slot": ("it is {} and counts as in flight: its place is lost to others", _REPAIR),
+    "half_slot": ("it is in flight, and not all sets of tenant {!r} or its batch say so", _REPAIR),
     "unlisted": ("it waits for money and is not in the list of {}: none wakes it", _REPAIR),
     "not_paused": ("it is held, and neither it nor its batch is paused", _REPAIR),
     "no_deadline": ("it waits without a deadline", _CANCEL),
@@ -57,6 +67,8 @@ _KINDS = {
     "vanishing": ("it is not over and its key {} has an end: it will vanish", _REPAIR),
     "total": ("it says that it has {}", _REPORT),
     "ended": ("it says that the rows that have ended are {}", _REPAIR),
+    "rows": ("it has the content of rows: {}", _REPORT),
+    "starving": ("its rows, {} of them, may be admitted, and it takes no turns", _REPAIR),
     "counter": ("its counter {}", _REPAIR),
     "stray": ("it is in {} and does not belong there", _REPAIR),
     "unknown_list": (
@@ -77,7 +89,7 @@ class Finding:
 
     code: str
     subject: str
-    """What it is about: `run <id>`, `batch <name>`, `key <name>` or `list <name>`."""
+    """What it is about: `run`, `batch`, `tenant`, `key` or `list`, and its name."""
     sentence: str
     repaired: bool
     advice: str
@@ -144,14 +156,15 @@ class _Examination:
 
     def whole(self) -> Checkup:
         self._look_at_members("watch", [])  # a state that is too new is refused before anything is changed
-        lists, batches = set[str](), set[str]()
+        lists, batches, slots = set[str](), set[str](), set[str]()
         for names in chunks(self._names(), CHUNK):
             self._checkup.keys += len(names)
             self._look_at_runs(name[4:] for name in names if name.startswith("run:") and name.count(":") == 1)
             self._look_at_keys(names)
             lists.update(name for name in names if name.startswith("parked:"))
+            slots.update(name for name in names if name.startswith("slots"))
             batches.update(name[6:] for name in names if name.startswith("batch:") and name.count(":") == 1)
-        self._look_at_indexes(lists, batches)
+        self._look_at_indexes(lists, batches, slots)
         for batch in sorted(batches):
             self._look_at_batch(batch)
         return self._checkup
@@ -215,13 +228,15 @@ class _Examination:
 
     # ── indexes ─────────────────────────────────────────────────────────────────────────────────
 
-    def _look_at_indexes(self, lists: Iterable[str], batches: Iterable[str]) -> None:
-        for index in ("watch", "inbox", *sorted(lists)):
+    def _look_at_indexes(self, lists: Iterable[str], batches: Iterable[str], slots: Iterable[str]) -> None:
+        rows = [f"batch:{batch}:{part}" for batch in sorted(batches) for part in _ROWS]
+        for index in ("watch", "inbox", *sorted(lists), *rows):
             entries = self._client.zscan_iter(self._keys.prefix + index, count=CHUNK)
             self._look_at_index(index, (str(run_id) for run_id, _ in entries))
-        for batch in sorted(batches):
-            run_ids = self._client.sscan_iter(self._keys.batch(batch, "open"), count=CHUNK)
-            self._look_at_index(f"batch:{batch}:open", map(str, run_ids))
+        sets = [f"batch:{batch}:{part}" for batch in sorted(batches) for part in ("open", "delayed")]
+        for index in (*sets, *sorted(slots), "flying"):
+            members = self._client.sscan_iter(self._keys.prefix + index, count=CHUNK)
+            self._look_at_index(index, map(str, members))
 
     def _look_at_index(self, index: str, members: Iterable[str]) -> None:
         for some in chunks(members, CHUNK):
@@ -234,7 +249,8 @@ class _Examination:
                 if unknown == 1:
                     self._checkup.add("unknown_list", f"list {index}", repaired=repaired)
                 for run_id in strays:
-                    self._checkup.add("stray", f"run {run_id}", f"`{index}`", repaired=repaired)
+                    subject = f"tenant {run_id}" if index == "flying" else f"run {run_id}"
+                    self._checkup.add("stray", subject, f"`{index}`", repaired=repaired)
             case reply:
                 raise unexpected("index_check", reply)
 
@@ -279,14 +295,22 @@ class _Examination:
         for run_ids in self._list.runs(name):
             pipeline = self._client.pipeline(transaction=True)
             pipeline.hgetall(self._keys.batch(name))
+            for part in _ROWS:
+                pipeline.zmscore(self._keys.batch(name, part), run_ids)
             for run_id in run_ids:
                 pipeline.hmget(self._keys.run(run_id), ["state", "stop_reason", "descendants"])
-            says, *runs = pipeline.execute()
+            says, *replies = pipeline.execute()
             fields = says if fields is None else fields
             if says != fields:
                 return {}, None
-            for state, reason, below in runs:
+            rows = zip(*replies[: len(_ROWS)], strict=True)
+            for (state, reason, below), scores in zip(replies[len(_ROWS) :], rows, strict=True):
                 descendants += int(below or 0)
+                listed = [part for part, score in zip(_ROWS, scores, strict=True) if score is not None]
+                if state is None and listed:  # a row: it waits, or it has ended as none
+                    dropped = listed[0].partition(":")[2]
+                    reasons[f"stop:{dropped}"] += dropped != ""
+                    continue
                 reasons[f"stop:{reason}"] += state == "ended" and reason is not None
                 missing += state is None or (state == "ended" and reason is None)
         return fields or {}, _wrong(fields or {}, +reasons, descendants, missing=missing)

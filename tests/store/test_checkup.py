@@ -19,6 +19,7 @@ from tests.support.harness import (
     call,
     check_invariants,
     claim_run,
+    due,
     dump,
     money,
     open_batch,
@@ -28,8 +29,10 @@ from tests.support.harness import (
     twice,
     untouched,
 )
+from tests.support.rows import load_rows, waiting, window
 
 DELTA = Delta('{"step":1}', ('{"role":"assistant"}',))
+LATER = 10**15
 RUNS = ("queued", "running", "parked", "asking", "gathering", "child", "done", "row")
 
 
@@ -60,6 +63,11 @@ def sound(store: Store) -> Store:
     store.runs.commit_tools(lease, DELTA, Settlement(f"{lease.fence}:1", "settle", 5, 5))
     denied = reserve(store, lease, 2, usd=495, tokens=1, escrow_usd=3, escrow_tokens=3, policy="park")
     assert denied == Parked("batch:b1", "usd", "exhausted")
+    # Rows that wait for room, that ended as none, and that wait for a time that is not now.
+    load_rows(store, 3, "b2")
+    load_rows(store, 2, "b3", at=LATER)
+    store.batches.drop("b3", StopReason.COST_BUDGET)
+    load_rows(store, 1, "b4", tenant="idle", at=LATER)
     return store
 
 
@@ -73,7 +81,7 @@ def test_nothing_is_found_where_all_is_as_it_must_be(sound: Store):
         found = examine(sound)
     assert codes(found) == set()
     assert found.runs == {"queued": 2, "running": 1, "parked": 1, "waiting": 2, "ended": 2}
-    assert (found.batches, found.violations, found.uncounted) == (1, 0, [])
+    assert (found.batches, found.violations, found.uncounted) == (4, 0, [])
     assert found.keys == len(dump(sound, without=()))
     check_invariants(sound, RUNS)
 
@@ -113,7 +121,34 @@ def leave_running(store: Store) -> None:
 
 def hold_for_ever(store: Store) -> None:
     store.client.hset(store.keys.run("queued"), "state", "held")
+    forget_slot(store, "queued", batch="b1")
     store.client.zadd(store.keys.watch, {"queued": 10**14})
+
+
+def forget_slot(store: Store, run_id: str, *, batch: str = "") -> None:
+    """The run counts as in flight nowhere."""
+    for index in ("slots", "slots:t:acme", *([f"slots:b:{batch}"] if batch else [])):
+        store.client.srem(key(store, index), run_id)
+
+
+def leak_slot(run_id: str) -> Callable[[Store], object]:
+    """The run counts as in flight."""
+
+    def leak(store: Store) -> None:
+        for index in ("slots", "slots:t:acme"):
+            store.client.sadd(key(store, index), run_id)
+
+    return leak
+
+
+def member(index: str, name: str) -> Callable[[Store], object]:
+    return lambda store: store.client.sadd(key(store, index), name)
+
+
+def pass_over(store: Store) -> None:
+    """The time of its rows has come, and nobody has heard of that."""
+    store.client.hdel(store.keys.batch("b4"), "at")
+    store.client.zrem(key(store, "starts"), "b4")
 
 
 def day_limits_that_go(store: Store) -> None:
@@ -157,6 +192,41 @@ SAFE: dict[str, tuple[Callable[[Store], object], set[tuple[str, str]]]] = {
         {("not_in_inbox", "run asking")},
     ),
     "a reservation without a worker": (leave_running, {("reservation", "run running")}),
+    "a run at work that takes no place": (
+        lambda store: forget_slot(store, "running"),
+        {("no_slot", "run running")},
+    ),
+    "a queued run that takes no place": (
+        lambda store: forget_slot(store, "queued", batch="b1"),
+        {("no_slot", "run queued")},
+    ),
+    "a run that asks and takes a place": (leak_slot("asking"), {("slot", "run asking")}),
+    "a run that has ended and takes a place": (leak_slot("done"), {("slot", "run done")}),
+    "a run in flight that its tenant does not count": (
+        lambda store: store.client.srem(key(store, "slots:t:acme"), "running"),
+        {("half_slot", "run running")},
+    ),
+    "a run in flight that its batch does not count": (
+        lambda store: store.client.srem(key(store, "slots:b:b1"), "queued"),
+        {("half_slot", "run queued")},
+    ),
+    "a place for a run that is gone": (member("slots", "ghost"), {("stray", "run ghost")}),
+    "a place of a tenant for a run that is gone": (
+        member("slots:t:acme", "ghost"),
+        {("stray", "run ghost")},
+    ),
+    "a place of a batch for a run of none": (member("slots:b:b1", "running"), {("stray", "run running")}),
+    "a tenant in flight without a run": (member("flying", "nobody"), {("stray", "tenant nobody")}),
+    "a run that is delayed and in flight": (member("batch:b1:delayed", "queued"), {("stray", "run queued")}),
+    "rows whose turn never comes": (pass_over, {("starving", "batch b4")}),
+    "a wrong count of rows that were dropped": (
+        lambda store: store.client.hset(store.keys.batch("b3"), "stop:cost_budget", 1),
+        {("counter", "batch b3")},
+    ),
+    "a batch that counts rows that wait as ended": (
+        lambda store: store.client.hset(store.keys.batch("b2"), "ended", 2),
+        {("ended", "batch b2")},
+    ),
     "too many descendants": (field("descendants", "gathering", 5), {("descendants", "run gathering")}),
     "too few descendants": (field("descendants", "gathering", 0), {("descendants", "run gathering")}),
     "a key of an ended run without an end": (
@@ -265,6 +335,10 @@ OTHERS: dict[str, tuple[Callable[[Store], object], set[tuple[str, str]]]] = {
         {("idle", "run parked")},
     ),
     "a batch with other rows": (of_batch("total", 99), {("total", "batch b1")}),
+    "the content of a row that is in no list": (
+        lambda store: store.client.hset(store.keys.batch("b2", "rows"), "run_0_2", "[]"),
+        {("rows", "batch b2")},
+    ),
     "a key that agentq does not write": (
         lambda store: store.client.set(key(store, "odd"), "x"),
         {("unknown", "key odd")},
@@ -315,6 +389,35 @@ def test_a_live_row_that_its_batch_has_lost_is_counted_again(sound: Store):
     # The row is put back first, and then the batch has counted rightly.
     assert codes(examine(sound, repair=True)) == {("not_open", "run queued")}
     assert codes(examine(sound)) == set()
+
+
+@pytest.mark.parametrize("part", ["feed", "loading", "dropped:cancelled"])
+def test_a_run_that_still_waits_as_a_row_does_so_no_more(sound: Store, part: str):
+    sound.client.zadd(sound.keys.batch("b1", part), {"queued": 1})
+    found = codes(examine(sound))
+    assert ("stray", "run queued") in found
+    assert found <= {("stray", "run queued"), ("rows", "batch b1"), ("ended", "batch b1")}
+    assert codes(examine(sound, repair=True)) == {("stray", "run queued")}
+    assert codes(examine(sound)) == set()
+
+
+def test_a_tenant_that_has_runs_in_flight_is_one_that_has(sound: Store):
+    sound.client.srem(key(sound, "flying"), "acme")
+    assert codes(examine(sound)) == {("half_slot", f"run {name}") for name in ("queued", "running", "child")}
+    assert examine(sound, repair=True).repaired > 0  # the first puts it right for all
+    assert codes(examine(sound)) == set()
+
+
+def test_a_place_that_was_lost_is_given_to_whose_turn_it_is(sound: Store):
+    """A window that is full of runs that are not in flight would admit nothing more."""
+    window(sound, 5)
+    leak_slot("asking")(sound)
+    leak_slot("done")(sound)
+    due(sound)
+    assert waiting(sound, "b2") == ["run_000000000000_2", "run_000000000001_2", "run_000000000002_2"]
+    examine(sound, repair=True)
+    assert waiting(sound, "b2") == ["run_000000000002_2"]
+    check_invariants(sound, [*RUNS, "run_000000000000_2", "run_000000000001_2"])
 
 
 def test_a_run_that_is_no_row_is_not_open(sound: Store):
@@ -455,7 +558,7 @@ def test_a_batch_that_changes_all_the_while_is_not_compared_and_said_so(
 
     monkeypatch.setattr(type(sound.batches), "runs", runs)
     found = examine(sound)
-    assert (codes(found), found.uncounted) == (set(), ["b1"])
+    assert (codes(found), found.uncounted) == (set(), ["b1", "b2", "b3", "b4"])
 
 
 def test_a_counter_that_has_changed_since_the_count_is_left(sound: Store):

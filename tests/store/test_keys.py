@@ -30,7 +30,7 @@ from tests.support.harness import (
     submit_run,
 )
 from tests.support.leaks import assert_no_leaks
-from tests.support.rows import add_rows, finish, load_rows, open_for, window
+from tests.support.rows import add_rows, finish, load_rows, open_for, row_id, window
 
 ENDINGS = ("finished", "cancelled", "thawed", "exhausted", "expired", "cancelled in a call")
 FIXED_FIELDS = {
@@ -239,6 +239,8 @@ def test_the_table_names_every_key_with_its_type_and_fields(store: Store):
     assert store.control.retry_many([Retrial("worse", 0, "{}", 1, "[]", "ann")]) == [("RETRIED", "0")]
     happened.append(seen(store))
     load_rows(store, 20, "b6")
+    happened.append(seen(store))
+    store.runs.release(claim_run(store, row_id(0, "1")).lease, delay_ms=1000)
     happened.append(seen(store))
     rows = table()
     used: set[str] = set()

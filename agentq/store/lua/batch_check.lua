@@ -21,12 +21,32 @@ end
 local total, ended = tonumber(f[2]) or 0, tonumber(f[3]) or 0
 local rows, open = redis.call('LLEN', batch .. ':runs'), redis.call('SCARD', batch .. ':open')
 if total ~= rows then find('total', int(total) .. ' rows, and its list has ' .. int(rows)) end
-if ended ~= rows - open then
-  find('ended', int(ended) .. ', and are ' .. int(rows - open), function()
-    redis.call('HSET', batch, 'ended', int(rows - open))
-    ended = rows - open
+local waiting, dropped = 0, 0
+for _, part in ipairs({':feed', ':loading'}) do waiting = waiting + redis.call('ZCARD', batch .. part) end
+for _, reason in ipairs({'cancelled', 'cost_budget', 'token_budget'}) do
+  dropped = dropped + redis.call('ZCARD', batch .. ':dropped:' .. reason)
+end
+if ended ~= rows - open - waiting then
+  find('ended', int(ended) .. ', and are ' .. int(rows - open - waiting), function()
+    redis.call('HSET', batch, 'ended', int(rows - open - waiting))
+    ended = rows - open - waiting
   end)
 end
+local texts = redis.call('HLEN', batch .. ':rows')
+if texts ~= waiting + dropped then find('rows', int(texts) .. ', and its lists have ' .. int(waiting + dropped)) end
+
+-- Whose runs have all left their slots, or come back to none, has nobody who admits the next of its rows.
+local function starved()
+  -- PART feeder
+  local tenant = redis.call('HGET', batch, 'tenant')
+  if redis.call('EXISTS', feed_of(name)) == 0 or not open_batch(name) or is_full(tenant) then return nil end
+  if redis.call('EXISTS', P .. 'slots:t:' .. tenant, batch .. ':delayed') > 0 then return nil end
+  if redis.call('ZSCORE', P .. 'starts', name) then return nil end
+  if redis.call('ZSCORE', P .. 'turns:' .. tenant, name) and redis.call('ZSCORE', P .. 'turns', tenant) then return nil end
+  return function() offer(name) end
+end
+local mend = starved()
+if mend then find('starving', int(waiting), mend) end
 
 local keys = {}
 for _, part in ipairs(BATCH_PARTS) do keys[#keys + 1] = batch .. part end

@@ -45,6 +45,25 @@ end
 if state == 'held' and due and due > now + HELD_LOOK_MS and not is_paused(f[9], batch) then
   find('not_paused', '', look_now)
 end
+
+-- ── its slot ────────────────────────────────────────────────────────────────────────────────────
+-- A run whose delay is over takes its slot with its first hint, or where it is claimed: until then it may be without.
+local slotted, of_tenant, of_batch = redis.call('SISMEMBER', P .. 'slots', id) == 1, P .. 'slots:t:' .. (f[6] or ''),
+  P .. 'slots:b:' .. batch
+local delayed_till = tonumber(redis.call('HGET', run, 'not_before'))
+if (at_work or state == 'queued' and not delayed_till) and not slotted then
+  find('no_slot', state, function() take_slot_again(id, run) end)
+elseif slotted and not at_work and (state ~= 'queued' or (delayed_till or 0) > now) then
+  find('slot', state, function() return_slot(id, run) end)
+elseif slotted and (redis.call('SISMEMBER', of_tenant, id) == 0 or redis.call('SISMEMBER', P .. 'flying', f[6] or '') == 0
+    or batch ~= '' and redis.call('SISMEMBER', of_batch, id) == 0) then
+  find('half_slot', f[6] or '', function()
+    redis.call('SREM', P .. 'slots', id)
+    take_slot_again(id, run)
+  end)
+end
+
+-- ── whom it waits for ───────────────────────────────────────────────────────────────────────────
 if state == 'waiting' then
   if not f[10] then find('no_deadline', '') end
   if f[11] then
