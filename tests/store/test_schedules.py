@@ -7,7 +7,8 @@ import json
 import pytest
 
 from agentq.core.errors import ConflictError, StoreError
-from agentq.store import Store
+from agentq.store import Store, keys
+from agentq.store.owners import STAYS, owner_of
 from agentq.store.schedules import Claim, ScheduleRecord
 from tests.support.harness import call, due, dump, twice, untouched
 
@@ -244,6 +245,23 @@ def test_an_entry_without_its_schedule_is_dropped_and_hides_nobody(store: Store)
     assert store.schedules.claim(LEASE_MS) is None
     assert take(store).name == "s"
     assert store.schedules.names() == ["s"]
+
+
+def test_each_key_is_in_the_table_with_its_fields_and_goes_with_its_schedule(store: Store):
+    put(store, next_ms=5)
+    claim = take(store)
+    store.schedules.ask("s")
+    store.schedules.pause("s", "ann")
+    told = set(str(keys.__doc__).replace(",", " ").split())
+    fields = {str(name) for name in store.client.hkeys(store.keys.schedule("s"))}
+    store.schedules.defer(claim, time_ms=5, why="no", retry_ms=1)
+    fields |= {str(name) for name in store.client.hkeys(store.keys.schedule("s"))}
+    lapse(store)
+    made(store, take(store))
+    fields |= {str(name) for name in store.client.hkeys(store.keys.schedule("s"))}
+    assert fields - told == set()
+    owners = {name: owner_of(name) for name in dump(store)}
+    assert {owners.pop(f"schedule:s:rows:{read(store).part}"), *owners.values()} == {"schedule:s", STAYS}
 
 
 def test_events_are_json_of_text(store: Store):

@@ -113,6 +113,15 @@ BY_PEOPLE: dict[str, list[str | int]] = {
     "run_check": ["r1", 1, 1000],
     "ledger_mark": [7],
     "governor_resume": ["openai:k", "ann"],
+    "schedule_set": ["s", "{}", "h", 1, 3, "ab", 1, 1],
+    "schedule_claim": ["me", 1000],
+    "schedule_renew": ["s", "me", 1000],
+    "schedule_done": ["s", "me", "due", 1, "s.1", "made", "", 2, ""],
+    "schedule_pause": ["s", "ann", ""],
+    "schedule_ask": ["s"],
+    "schedule_remove": ["s"],
+    "notice_claim": [1000, 10, "1", 1000],
+    "notice_done": ["b1", 1, 0, "", ""],
 }
 BY_WORKERS = {
     "budget_reserve",

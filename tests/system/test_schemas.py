@@ -35,6 +35,7 @@ CASES: dict[str, list[str | Typed]] = {
         "submit again.jsonl --agent helper --dry-run",
         "submit again.jsonl --agent helper",
         "submit again.jsonl --agent helper --wait",
+        "submit again.jsonl --agent helper --batch weekly --every '0 8 * * 1'",
     ],
     "run": ["run greeter hi"],
     "status": ["status", "status first", "status asking", lambda desk: f"status {desk.run_ids('first')[0]}"],
@@ -47,6 +48,12 @@ CASES: dict[str, list[str | Typed]] = {
         for view in ("", "--messages", "--trace", "--raw")
     ],
     "batches": ["batches"],
+    "schedules-list": ["schedules list", "schedules"],
+    "schedules-show": ["schedules show daily"],
+    "schedules-pause": ["schedules pause daily"],
+    "schedules-resume": ["schedules resume daily"],
+    "schedules-run": ["schedules run daily"],
+    "schedules-remove": ["schedules remove spare -y"],
     "metrics": ["metrics first"],
     "budget-show": ["budget show", "budget show batch:first --runs"],
     "budget-set": ["budget set tenant:default@day --max-usd 100"],
@@ -107,6 +114,8 @@ def desk() -> Iterator[Desk]:
         desk.submit("asking", "helper", *([refund(number), "done"] for number in range(3)), codes=(5,))
         desk.submit("remote", "remote", ["done"])
         desk.type("submit", desk.rows("long", naps(), naps()), "--agent", "helper")
+        for name in ("daily", "spare"):
+            desk.type("submit", desk.rows(name, ["done"]), "--agent", "helper", "--every", "0 8 * * *")
         desk.rows("again", ["done"])
         yield desk
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,17 @@ def test_any_other_url_is_refused_in_words(url: str, hosts: str, why: str) -> No
 def test_a_list_of_hosts_has_hosts_only(hosts: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no host"):
         load_settings({"webhook_hosts": hosts}, folder=tmp_path)
+
+
+def test_what_the_page_shows_a_receiver_knows_ours_from_others() -> None:
+    page = (Path(__file__).parents[3] / "docs/webhooks.md").read_text()
+    code = next(block for block in page.split("```python\n")[1:] if "def is_ours" in block).partition("```")[
+        0
+    ]
+    known: dict[str, Any] = {}
+    exec(code, known)
+    headers = {"webhook-id": "m", "webhook-timestamp": "5"}
+    headers["webhook-signature"] = signature(secret_keys(SECRET), "m", 5, b"{}")
+    assert known["is_ours"](SECRET, headers, b"{}")
+    assert not known["is_ours"](SECRET, headers, b"[]")
+    assert not known["is_ours"](SECRET, headers | {"webhook-timestamp": "6"}, b"{}")
