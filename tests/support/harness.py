@@ -49,7 +49,7 @@ from agentq.store.ledger import PARK_MS
 from agentq.store.scripts import Scripts
 from agentq.store.watch import Due, Rescue
 from agentq.tools import ToolExecutor, ToolRegistry
-from tests.support import invariants
+from tests.support import feeding, invariants
 
 LEASE_MS = 15_000
 GRACE_MS = 5_000
@@ -298,7 +298,9 @@ def check_invariants(store: Store, run_ids: Sequence[str], *, capped: bool = Tru
         run_ids: every run that was created.
         capped: no account stands above its limit (not where a test made a call cost more than its bound).
     """
-    invariants.check(dump(store, without=()), run_ids, capped=capped)
+    state = dump(store, without=())
+    invariants.check(state, run_ids, capped=capped)
+    feeding.check(state, store.watch.server_ms())
     check_runs(store)
 
 
