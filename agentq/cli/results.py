@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
+_READS_PAUSE = 4
+"""Where many runs wait it takes time to count them: it is paused for so many times that, at least."""
 _PARQUET = "parquet"
 
 
@@ -92,7 +94,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
             except KeyboardInterrupt:
                 detached(session, batch)
                 raise
-        else:
+        elif not strict_join or order == "completed":  # else the join takes them, in input order too
             for result in chain(feed.new(), feed.rest()):
                 outputs.take(result)
             outputs.flush()
@@ -121,7 +123,9 @@ def _follow(session: Session, batch: Batch, feed: Feed, outputs: Outputs) -> Tal
     with_progress = console.json or bool(outputs.files)
     with progress(console) if with_progress else nullcontext() as shown:
         while True:
+            began = time.monotonic()
             tally = Tally.read(batch)
+            took = time.monotonic() - began
             for result in chain(feed.new(), feed.rest() if tally.is_settled else ()):
                 outputs.take(result)
             outputs.flush()
@@ -129,7 +133,7 @@ def _follow(session: Session, batch: Batch, feed: Feed, outputs: Outputs) -> Tal
                 shown.show(tally)
             if tally.is_settled:
                 return tally
-            time.sleep(pause)
+            time.sleep(max(pause, _READS_PAUSE * took))
             pause = min(pause * 1.2, _LONGEST_PAUSE)
 
 

@@ -131,6 +131,9 @@ def test_in_input_order_the_file_is_whole_up_to_the_first_that_has_not_ended(
     assert typed.wait() == 0, typed.output
     assert [row["custom_id"] for row in csv.DictReader(out.read_text().splitlines())] == ordered
     assert "strict join: 12 rows = 12 results" in typed.output
+    again = fleet.type("results", "b", "-o", "again.jsonl", "--order", "input", "--strict-join", "--json")
+    assert custom_ids(fleet.home / "again.jsonl") == ordered
+    assert json.loads(again.stdout)["join"] == {"rows": 12, "results": 12, "not_ended": 0, "behind": 0}
     completed = fleet.type("results", "b", "--order", "completed").stdout.splitlines()
     ended = [json.loads(line)["agentq"]["ended_at"] for line in completed]
     assert ended == sorted(ended)
@@ -190,7 +193,7 @@ def test_ctrl_c_leaves_the_batch_alone(make_fleet: MakeFleet, start: Start):
     fleet = make_fleet()
     batch = fleet.submit(2, 1)
     typed = start(fleet, "results", "b", "-o", "out.jsonl", "--follow")
-    wait_until(lambda: "0 of 2 ended" in typed.output, "it to look on", 60)
+    wait_until(lambda: typed.output, "it to look on", 60)
     typed.signal(signal.SIGINT)
     assert typed.wait() == 130
     assert "nothing was cancelled" in typed.output
