@@ -26,7 +26,7 @@ def close(step: Step, reason: StopReason) -> None:
     step.thread.closing = reason
     if step.agent.one_call:
         end_without_closing(step.thread, reason)
-        _end_rows(step, step.denied)
+        _end_rows(step, step.denied, reason)
         step.finish(None, detail="" if step.thread.spend.steps else "not_admitted")
         return
     request = closing_request(step.agent, step.thread, reason, step.claim.spec.metadata)
@@ -36,7 +36,7 @@ def close(step: Step, reason: StopReason) -> None:
     if isinstance(granted, Denied):
         end(step.thread, reason, "no money is left for a closing turn", kind="final_turn")
         spent = step.ledger.account(f"run:{step.lease.run_id}").tokens_spent
-        _end_rows(step, granted)
+        _end_rows(step, granted, reason)
         step.finish(None, detail="closing_turn_lost" if spent else "not_admitted")
         return
     # Its output is what the money was set aside for.
@@ -55,13 +55,13 @@ def close(step: Step, reason: StopReason) -> None:
     step.finish(settlement)
 
 
-def _end_rows(step: Step, denied: Denied | None) -> None:
+def _end_rows(step: Step, denied: Denied | None, reason: StopReason) -> None:
     """Where a scope that they share is used up, the rows behind this one have no money either: they end too.
 
     Before the run does, since its end admits the next of them.
     """
-    batch, reason = step.claim.spec.batch, step.thread.closing
-    if not batch or reason is None or denied is None or step.claim.spec.ancestors:
+    batch = step.claim.spec.batch
+    if not batch or denied is None or step.claim.spec.ancestors:
         return
     if denied.kind == "exhausted" and not denied.scope.startswith("run:"):
         step.bench.store.batches.drop(batch, reason)

@@ -17,8 +17,8 @@ from agentq.store.keys import Keys
 _ROW = re.compile(r"run_[0-9a-z]+_([0-9]+)")
 DROPPED = (StopReason.CANCELLED, StopReason.COST_BUDGET, StopReason.TOKEN_BUDGET)
 """Why a row may end without ever becoming a run."""
-_TEMPLATE, _ROW_PARTS = 8, 5
-"""How much of a template, and of a row, is before its messages: see `engine/patterns.py`."""
+_HEAD, _TEMPLATE, _ROW_PARTS = 4, 8, 5
+"""Of a template where its head is, of it and of a row how much is before the messages: `engine/patterns.py`."""
 
 
 def read_rows(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dict[str, RunRecord]:
@@ -40,6 +40,16 @@ def row_messages(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dic
                 row = json.loads(payload)
                 messages[run_id] = [*json.loads(templates[row[0]])[_TEMPLATE:], *row[_ROW_PARTS:]]
     return messages
+
+
+def row_head(client: redis.Redis, keys: Keys, run_id: str) -> str | None:
+    """The head with which the run of a row begins; None when it is no row of a batch."""
+    for batch, _ in _by_batch(client, keys, [run_id]):
+        payload = client.hget(keys.batch(batch, "rows"), run_id)
+        if payload is not None:
+            template = client.hget(keys.batch(batch, "templates"), json.loads(str(payload))[0])
+            return str(json.loads(str(template))[_HEAD])
+    return None
 
 
 def _by_batch(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -11,7 +11,7 @@ import redis
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Family, Parked, PendingCall, RunRecord, RunSpec, ThreadParts
 from agentq.store.keys import Keys
-from agentq.store.rows import read_rows, row_messages
+from agentq.store.rows import read_rows, row_head, row_messages
 
 
 class RunReads:
@@ -73,7 +73,11 @@ class RunReads:
         ]
 
     def parts(self, run_id: str) -> ThreadParts | None:
-        """The stored pieces of a run's thread, or None when there is no such run."""
+        """The stored pieces of a run's thread, also of a row's; None when there is no such run."""
+        # A row may become a run while it is looked for.
+        return self._parts(run_id) or self._row_parts(run_id) or self._parts(run_id)
+
+    def _parts(self, run_id: str) -> ThreadParts | None:
         pipeline = self._client.pipeline(transaction=True)
         pipeline.hget(self._keys.run(run_id), "head")
         pipeline.lrange(self._keys.run(run_id, "msgs"), 0, -1)
@@ -83,6 +87,13 @@ class RunReads:
         if head is None:
             return None
         return ThreadParts(head, f"[{','.join(messages)}]", f"[{','.join(trace)}]", cached)
+
+    def _row_parts(self, run_id: str) -> ThreadParts | None:
+        head = row_head(self._client, self._keys, run_id)
+        messages = row_messages(self._client, self._keys, [run_id]).get(run_id)
+        if head is None or messages is None:
+            return None
+        return ThreadParts(head, f"[{','.join(messages)}]", "[]", {})
 
     def messages(self, run_ids: Sequence[str]) -> list[list[str]]:
         """The messages of these runs, still encoded; of a row that is no run, those that it begins with."""
