@@ -149,9 +149,14 @@ class Batch:
         return Counts.stored(record.counters, record.stop_reasons).metrics()
 
     def forecast(self) -> Forecast | None:
-        """What it will have cost when it has ended, and when that will be; None until 5 runs have ended."""
+        """What it will have cost when it has ended, and when that will be; None until 5 runs have ended.
+
+        Of a batch that is paused the time is counted from its resume, at the pace that it had.
+        """
         record = self.record()
         now_ms, ends = self._store.batches.recent_ends(self.name)
+        if record.paused is not None and ends:
+            now_ms = ends[0][1]
         return forecast(
             record.counters,
             left=record.total - record.ended,
