@@ -12,6 +12,7 @@ from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.holdups import holdup_lines, holdups
 from agentq.cli.liveview import forecast_line, standing
+from agentq.cli.resultline import seconds
 from agentq.cli.tally import Tally, money_lines
 from agentq.cli.target import find, resume_them
 from agentq.core.money import format_usd
@@ -20,7 +21,7 @@ from agentq.core.text import clock
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch
     from agentq.cli.session import Session
-    from agentq.core.records import Account
+    from agentq.core.records import Account, BatchRecord
 
 SHOWN = 20
 
@@ -76,6 +77,8 @@ def _batch(session: Session, batch: Batch) -> None:
     if console.json:
         fields: dict[str, Any] = {"agent": record.agent, "tenant": record.tenant, **tally.as_dict()}
         fields["held_up"] = held_up
+        fields |= {"notify": record.notify, "notified": seconds(record.notified_ms)}
+        fields["notify_error"] = record.notify_error
         pending = [{"run": run, **pending_fields(call)} for run, call in waiting]
         console.document({**fields, "account": account_fields(account), "pending": pending})
         return
@@ -96,12 +99,23 @@ def _batch(session: Session, batch: Batch) -> None:
         console.out(f"  all     {forecast_line(tally.forecast, account.limit_nano)}")
     for line in money_lines(tally.money):
         console.out(f"  {line}")
+    if record.notify:
+        console.out(f"  notice  {_notice(record)}")
     for run, call in waiting:
         console.out(
             f"  waits   {run}:{call.id}  {call.tool}({call.arguments}) until {clock(call.deadline_ms)}"
         )
     if tally.waiting:
         console.say(f"  agentq approvals list batch={batch.name}   shows all, and what to type")
+
+
+def _notice(record: BatchRecord) -> str:
+    """Whom it tells that it is over, and whether it has."""
+    if record.notified_ms is not None:
+        return f"{record.notify} was told at {clock(record.notified_ms)}"
+    if record.notify_error:
+        return f"{record.notify} was not told yet: {record.notify_error}"
+    return f"{record.notify} is told when it is over"
 
 
 def account_fields(account: Account) -> dict[str, Any]:

@@ -515,6 +515,11 @@ class BatchRecord:
     at_ms: int | None = None
     """None of its rows is admitted before; `starts_ms` is the same while it lies ahead."""
     starts_ms: int | None = None
+    notify: str | None = None
+    """The URL that is told when it is over; `notified_ms`: when it was."""
+    notified_ms: int | None = None
+    notify_error: str | None = None
+    """Why it was not, the last time that it was tried."""
     dry: str | None = None
     """The run that waits for money, so that no row is admitted."""
     pilot: int | None = None
