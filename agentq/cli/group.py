@@ -39,7 +39,7 @@ VERBS = {
     "pause": "Start nothing of a run or a batch any more.",
     "resume": "Let a paused run or batch go on.",
     "tune": "Priority, caps and start of a batch, while it runs.",
-    "tenants": "Who takes turns: list, set.",
+    "tenants": "Who takes turns, and may have how much: list, set, limit.",
     "retry": "Let what ended without finishing go on, or fork a run.",
     "chaos": "Kill the workers of your own agents everywhere, and check what must hold.",
     "fake-provider": "Run a model provider on this machine: no key, no cost, and every fault.",

@@ -39,12 +39,14 @@ def list_tenants(session: Session) -> None:
     store = session.server_app().store
     rows = store.feeder.waiting()
     tenants = _known(store, rows)
-    window, in_flight, each = store.feeder.window(), store.feeder.in_flight(), store.feeder.each_max()
+    window, in_flight = store.feeder.window(), store.feeder.in_flight()
+    most, each = store.feeder.caps()
     if session.console.json:
         session.console.document(
             {
                 "window": window,
                 "in_flight": in_flight,
+                "max_in_flight": most,
                 "each_max_in_flight": each,
                 "tenants": [_fields(tenant, rows) for tenant in tenants.values()],
             }
@@ -100,6 +102,36 @@ def set_tenant(
         "no cap of its own" if changed.max_in_flight is None else f"at most {changed.max_in_flight} in flight"
     )
     session.console.out(f"tenant {tenant}: weight {changed.weight}, {most}")
+
+
+@command.command("limit", cls=Verb)
+@click.option("--max-in-flight", type=IN_FLIGHT, default=KEEP, help="The most runs in flight of all tenants.")
+@click.option(
+    "--each", type=IN_FLIGHT, default=KEEP, help="The most of each tenant that has no cap of its own."
+)
+@click.pass_obj
+def limit(session: Session, max_in_flight: int | Keep | None, each: int | Keep | None) -> None:
+    """Change what all tenants together may have in flight, and each; it stays until it is changed.
+
+    A submission sets both again where the settings max_in_flight and tenant_max_in_flight say so.
+    """
+    feeder = session.server_app().store.feeder
+    knobs: dict[str, int | None] = {}
+    if max_in_flight != KEEP:
+        knobs["max"] = max_in_flight
+    if each != KEEP:
+        knobs["tenant_max"] = each
+    if not knobs:
+        raise UsageError("there is nothing to change", hint="--max-in-flight N, --each N, or none for either")
+    feeder.tune("", knobs)
+    most, of_each = feeder.caps()
+    if session.console.json:
+        session.console.document(
+            {"window": feeder.window(), "max_in_flight": most, "each_max_in_flight": of_each}
+        )
+        return
+    words = ["no cap" if cap is None else f"at most {cap} in flight" for cap in (most, of_each)]
+    session.console.out(f"all tenants: {words[0]}; each: {words[1]}; the window is {feeder.window()}")
 
 
 def _known(store: Store, rows: Counter[str]) -> dict[str, TenantRecord]:

@@ -38,10 +38,10 @@ class Feeder:
         """How many runs are queued and due, or running."""
         return int(self._client.scard(self._keys.slots))
 
-    def each_max(self) -> int | None:
-        """How many runs a tenant without a cap of its own may have in flight; None: no cap."""
-        most = self._client.hget(self._keys.feeder, "tenant_max")
-        return None if most is None else int(most)
+    def caps(self) -> tuple[int | None, int | None]:
+        """The most in flight of all, and of each tenant without a cap of its own; None: no cap."""
+        most, each = self._client.hmget(self._keys.feeder, ["max", "tenant_max"])
+        return None if most is None else int(most), None if each is None else int(each)
 
     def waiting(self) -> Counter[str]:
         """Each tenant that has a batch, and how many rows of its batches are no runs yet."""

@@ -18,7 +18,7 @@ _ROW = re.compile(r"run_[0-9a-z]+_([0-9]+)")
 DROPPED = (StopReason.CANCELLED, StopReason.COST_BUDGET, StopReason.TOKEN_BUDGET)
 """Why a row may end without ever becoming a run."""
 _HEAD, _TEMPLATE, _ROW_PARTS = 4, 8, 5
-"""Of a template where its head is, of it and of a row how much is before the messages: `engine/patterns.py`."""
+"""Where a template has its head; how much of it, and of a row, is before messages: `engine/patterns.py`."""
 
 
 def read_rows(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dict[str, RunRecord]:

@@ -71,6 +71,7 @@ CASES: dict[str, list[str | Typed]] = {
     "limits-resume": ["limits resume all"],
     "tune": ["tune first", "tune long --priority 3 --max-open 9 --at 'in 1h'", "tune long --at now"],
     "tenants-list": ["tenants list"],
+    "tenants-limit": ["tenants limit --each 9", "tenants limit --each none"],
     "tenants-set": ["tenants set default --weight 2", "tenants set default --max-in-flight none"],
     "approvals-list": ["approvals list"],
     "approvals-show": [lambda desk: f"approvals show {desk.run_ids('asking')[0]}"],

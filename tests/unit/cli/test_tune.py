@@ -113,6 +113,7 @@ def test_the_tenants_are_listed_with_what_they_have(july: Store) -> None:
     assert told("tenants", "list") == {
         "window": 2,
         "in_flight": 2,
+        "max_in_flight": None,
         "each_max_in_flight": 8,
         "tenants": [
             {"name": "acme", "in_flight": 1, "rows": 2, "batches": 1, "weight": 3, "max_in_flight": 6},
@@ -143,3 +144,21 @@ def test_a_tenant_that_there_is_not_is_named_or_meant(july: Store) -> None:
 
 def test_with_nothing_there_it_says_so(store: Store) -> None:
     assert typed("tenants", "list").stdout == "0 runs in flight, the window is 0\n"
+
+
+def test_what_all_may_have_is_set_and_taken_away(july: Store) -> None:
+    july.client.hset(july.keys.feeder, "window", "12")
+    assert typed("tenants", "limit", "--max-in-flight", "1", "--each", "5").stdout == (
+        "all tenants: at most 1 in flight; each: at most 5 in flight; the window is 1\n"
+    )
+    assert told("tenants", "list")["max_in_flight"] == 1
+    assert told("tune", "july")["in_flight"] == 1
+    assert told("tenants", "limit", "--max-in-flight", "none", "--each", "2") == {
+        "window": 12,
+        "max_in_flight": None,
+        "each_max_in_flight": 2,
+    }
+    typed("tune", "july", "--priority", "1")  # as a run that ends would
+    assert told("tune", "july")["in_flight"] == 2, "the tenant's own share is full"
+    refused = typed("tenants", "limit", code=2).stderr
+    assert "there is nothing to change" in refused
