@@ -84,6 +84,8 @@ all that it has started.
                                  max:<tenant> weight:<tenant>
     turns                zset    tenant with rows to admit → virtual time      gone when there are none
     turns:<tenant>       zset    its batches → virtual time less priority      gone when there are none
+    aside                zset    tenant that takes no turns now → its virtual  stays, entries leave
+                                 time, where that is ahead
     starts               zset    batch → when its rows may be admitted (ms)    stays, entries leave
     notices              zset    batch that is over → when to say so (ms)      stays, entries leave
     schedules            zset    schedule → when to look at it (ms), inf for   stays, entries leave
@@ -138,6 +140,7 @@ PERMANENT = (
     "inbox",
     "schemas",
     "feeder",
+    "aside",
     "starts",
     "notices",
     "schedules",

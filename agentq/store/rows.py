@@ -21,6 +21,11 @@ _HEAD, _TEMPLATE, _ROW_PARTS = 4, 8, 5
 """Where a template has its head; how much of it, and of a row, is before messages: `engine/patterns.py`."""
 
 
+def is_row_id(run_id: str) -> bool:
+    """Whether a run of this id was a row of a batch, or is one."""
+    return _ROW.fullmatch(run_id) is not None
+
+
 def read_rows(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dict[str, RunRecord]:
     """Those of these ids that are rows of a batch: queued, or ended where their batch was dropped."""
     records: dict[str, RunRecord] = {}

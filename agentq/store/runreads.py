@@ -11,7 +11,7 @@ import redis
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import Family, Parked, PendingCall, RunRecord, RunSpec, ThreadParts
 from agentq.store.keys import Keys
-from agentq.store.rows import read_rows, row_head, row_messages
+from agentq.store.rows import is_row_id, read_rows, row_head, row_messages
 
 
 class RunReads:
@@ -26,15 +26,20 @@ class RunReads:
         return self.read_many([run_id])[0]
 
     def read_many(self, run_ids: Sequence[str]) -> list[RunRecord | None]:
-        """Runs as they stand, in one round trip."""
+        """Runs as they stand, in one round trip; rows that are no runs yet in a few more."""
+        records = self._present(run_ids)
+        if absent := [run_id for run_id in run_ids if run_id not in records]:
+            records |= read_rows(self._client, self._keys, absent)
+        if admitted := [run_id for run_id in absent if run_id not in records and is_row_id(run_id)]:
+            # Between the two looks a row became a run; it never goes back.
+            records |= self._present(admitted)
+        return [records.get(run_id) for run_id in run_ids]
+
+    def _present(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         pipeline = self._client.pipeline(transaction=False)
         self._read(pipeline, run_ids)
-        records = self._records(run_ids, pipeline.execute())
-        absent = [run_id for run_id, record in zip(run_ids, records, strict=True) if record is None]
-        if not absent:
-            return records
-        rows = read_rows(self._client, self._keys, absent)
-        return [record or rows.get(run_id) for run_id, record in zip(run_ids, records, strict=True)]
+        found = zip(run_ids, self._records(run_ids, pipeline.execute()), strict=True)
+        return {run_id: record for run_id, record in found if record is not None}
 
     def children(self, run_id: str) -> list[str]:
         """The runs that a run has started, in no order."""
@@ -97,13 +102,18 @@ class RunReads:
 
     def messages(self, run_ids: Sequence[str]) -> list[list[str]]:
         """The messages of these runs, still encoded; of a row that is no run, those that it begins with."""
+        found = self._messages(run_ids)
+        if absent := [run_id for run_id in run_ids if not found[run_id]]:
+            found |= row_messages(self._client, self._keys, absent)
+        if admitted := [run_id for run_id in absent if not found[run_id] and is_row_id(run_id)]:
+            found |= self._messages(admitted)
+        return [found[run_id] for run_id in run_ids]
+
+    def _messages(self, run_ids: Sequence[str]) -> dict[str, list[str]]:
         pipeline = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipeline.lrange(self._keys.run(run_id, "msgs"), 0, -1)
-        found: list[list[str]] = pipeline.execute()
-        absent = [run_id for run_id, messages in zip(run_ids, found, strict=True) if not messages]
-        rows = row_messages(self._client, self._keys, absent) if absent else {}
-        return [messages or rows.get(run_id, []) for run_id, messages in zip(run_ids, found, strict=True)]
+        return dict(zip(run_ids, pipeline.execute(), strict=True))
 
     def trace(self, run_id: str, start: int = 0) -> list[str]:
         """Trace events from the `start`-th on, still encoded."""

@@ -26,6 +26,7 @@ def test_a_cancelled_batch_has_no_run_to_claim_until_rows_are_added(store: Store
     assert store.runs.claim("r1", None, LEASE_MS) is None
     assert state_of(store) == "ended"
     open_batch(store)
+    store.batches.seal("b1")
     assert claim_run(store, "r2").lease.run_id == "r2"
     check_invariants(store, ["r1", "r2"])
 

@@ -413,7 +413,6 @@ def test_a_place_that_was_lost_is_given_to_whose_turn_it_is(sound: Store):
     window(sound, 5)
     leak_slot("asking")(sound)
     leak_slot("done")(sound)
-    due(sound)
     assert waiting(sound, "b2") == ["run_000000000000_2", "run_000000000001_2", "run_000000000002_2"]
     examine(sound, repair=True)
     assert waiting(sound, "b2") == ["run_000000000002_2"]

@@ -113,6 +113,7 @@ def is_feedable(state: State, batch: str, now_ms: int) -> bool:
         return False
     if len(_get(state, f"{key}:delayed", [])) >= LEAST_DELAYED:
         return False
+    in_flight += len(_get(state, f"{key}:delayed", []))
     return in_flight < int(fields.get("max_in_flight", 10**9)) and is_open < int(
         fields.get("max_open", 10**9)
     )

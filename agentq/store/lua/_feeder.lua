@@ -32,9 +32,10 @@ local function open_batch(batch)
     'mean', 'pilot')
   if not f[1] or f[2] or f[3] or f[4] then return nil end
   if f[5] and tonumber(f[5]) > now_ms() then return nil, f[5] end
-  if f[6] and redis.call('SCARD', P .. 'slots:b:' .. batch) >= tonumber(f[6]) then return nil end
-  if f[7] and redis.call('SCARD', key .. ':open') >= tonumber(f[7]) then return nil end
   local delayed = redis.call('SCARD', key .. ':delayed')
+  -- What is delayed comes back by itself: its place is kept for it.
+  if f[6] and redis.call('SCARD', P .. 'slots:b:' .. batch) + delayed >= tonumber(f[6]) then return nil end
+  if f[7] and redis.call('SCARD', key .. ':open') >= tonumber(f[7]) then return nil end
   if delayed >= LEAST_DELAYED and delayed >= places() then return nil end
   if f[10] then
     -- The sample of its pilot stands in front of all others; these wait until somebody has decided about it.
@@ -50,18 +51,23 @@ local function is_full(tenant)
   return most and redis.call('SCARD', P .. 'slots:t:' .. tenant) >= tonumber(most)
 end
 
--- A tenant takes turns if it has a batch that does, and may have one more in flight.
+-- A tenant takes turns if it has a batch that does, and may have one more in flight. It begins where the one stands whose
+-- turn is next, or would be if it were not aside; further on when it has had more than that itself.
 local function seat(tenant)
   if redis.call('ZSCORE', P .. 'turns', tenant) or redis.call('EXISTS', P .. 'turns:' .. tenant) == 0 then return end
   if is_full(tenant) then return end
-  local first = redis.call('ZRANGE', P .. 'turns', 0, 0, 'WITHSCORES')
-  redis.call('ZADD', P .. 'turns', int(first[2] or 0), tenant)
+  local first, aside = redis.call('ZRANGE', P .. 'turns', 0, 0, 'WITHSCORES'), P .. 'aside'
+  if not first[2] then first = redis.call('ZRANGE', aside, 0, 0, 'WITHSCORES') end
+  local at = tonumber(first[2] or 0)
+  redis.call('ZADD', P .. 'turns', int(math.max(at, tonumber(redis.call('ZSCORE', aside, tenant) or at))), tenant)
+  redis.call('ZREM', aside, tenant)
+  redis.call('ZREMRANGEBYSCORE', aside, '-inf', '(' .. int(at))
 end
 
 -- A batch takes no turns for now.
 local function rest(batch, tenant)
   redis.call('ZREM', P .. 'turns:' .. tenant, batch)
-  if redis.call('EXISTS', P .. 'turns:' .. tenant) == 0 then redis.call('ZREM', P .. 'turns', tenant) end
+  if redis.call('EXISTS', P .. 'turns:' .. tenant) == 0 then stand_aside(tenant) end
 end
 
 -- A batch takes turns if it may. Who comes to it begins where the one stands whose turn is next: nobody saves turns up.
@@ -84,10 +90,12 @@ local function offer(batch)
   seat(b.tenant)
 end
 
--- Charge a tenant and its batch with tokens; who has no rows left has no turns to lose.
+-- Charge a tenant and its batch with tokens, also a tenant that stands aside. A batch without rows has no turns to lose.
 local function charge(tenant, batch, tokens)
   local weight = tonumber(redis.call('HGET', P .. 'feeder', 'weight:' .. tenant)) or 1
-  redis.call('ZADD', P .. 'turns', 'XX', 'INCR', int(math.floor(tokens / weight)), tenant)
+  for _, key in ipairs({P .. 'turns', P .. 'aside'}) do
+    redis.call('ZADD', key, 'XX', 'INCR', int(math.floor(tokens / weight)), tenant)
+  end
   redis.call('ZADD', P .. 'turns:' .. tenant, 'XX', 'INCR', int(tokens), batch)
 end
 
@@ -104,8 +112,15 @@ local function make_run(batch, id)
     'ttl', redis.call('HGET', key, 'ttl'), 'spec', t[6] .. ',' .. row[4] .. '}', 'head', t[5], 'definition', t[4])
   for i = 9, #t do redis.call('RPUSH', run .. ':msgs', t[i]) end
   for i = 6, #row do redis.call('RPUSH', run .. ':msgs', row[i]) end
-  if usd_limit ~= '' then redis.call('HSET', scope_key('run:' .. id), 'ul', usd_limit) end
-  if t[8] ~= '' then redis.call('HSET', scope_key('run:' .. id), 'tl', t[8]) end
+  local account = scope_key('run:' .. id)
+  local set = redis.call('HMGET', account, 'dul', 'dtl')
+  if usd_limit ~= '' and not set[1] then redis.call('HSET', account, 'ul', usd_limit) end
+  if t[8] ~= '' and not set[2] then redis.call('HSET', account, 'tl', t[8]) end
+  if set[1] or set[2] then
+    -- Somebody has limited the row: that is what its first claim tells.
+    local has = redis.call('HMGET', account, 'ul', 'tl')
+    redis.call('HSET', run, 'limits', (has[1] or '-') .. ' ' .. (has[2] or '-'))
+  end
   redis.call('HDEL', rows_of(batch), id)
   redis.call('ZREM', feed_of(batch), id)
   redis.call('ZREM', key .. ':loading', id)
@@ -113,15 +128,16 @@ local function make_run(batch, id)
   return true
 end
 
--- The run of a row on which somebody acts before its turn has come. It is due, so that the tick sends its hint.
+-- The run of a row on which somebody acts before its turn has come. It is due, so that the tick sends its hint, but not
+-- before its batch is.
 local function run_of_row(id)
   local batch = batch_of_row(id)
   -- A load that is not sealed may yet be taken back, and what was dropped has ended.
   if not batch or not redis.call('ZSCORE', feed_of(batch), id) or not make_run(batch, id) then return false end
-  local now = now_ms()
-  redis.call('HSET', run_key(id), 'not_before', int(now))
-  redis.call('ZADD', P .. 'watch', int(now), id)
-  take_slot_again(id, run_key(id))
+  local due = math.max(now_ms(), tonumber(redis.call('HGET', P .. 'batch:' .. batch, 'at')) or 0)
+  redis.call('HSET', run_key(id), 'not_before', int(due))
+  redis.call('ZADD', P .. 'watch', int(due), id)
+  if due <= now_ms() then take_slot_again(id, run_key(id)) end
   return true
 end
 
@@ -137,7 +153,7 @@ end
 local function feed_one(tenant)
   local batch = redis.call('ZRANGE', P .. 'turns:' .. tenant, 0, 0)[1]
   if not batch or is_full(tenant) then
-    redis.call('ZREM', P .. 'turns', tenant)
+    stand_aside(tenant)
     return false
   end
   local b = open_batch(batch)
@@ -184,19 +200,19 @@ local function feed(tenant, most)
   end
 end
 
--- All rows of a batch that are no runs yet come to an end with this reason. They never become runs, unless they are
--- retried. Answers how many they were.
-local function drop_rows(batch, reason)
+-- All rows of a batch that wait come to an end with this reason, `also` those of another list. They never become runs, unless
+-- they are retried. Answers how many they were.
+local function drop_rows(batch, reason, also)
   local key, dropped = P .. 'batch:' .. batch, 0
   local into = key .. ':dropped:' .. reason
-  for _, from in ipairs({key .. ':feed', key .. ':loading'}) do
+  for _, from in ipairs({key .. ':feed', also and key .. also}) do
     local count = redis.call('ZCARD', from)
     if count > 0 then
       if redis.call('EXISTS', into) == 0 then
         redis.call('RENAME', from, into)
       else
         redis.call('ZUNIONSTORE', into, 2, into, from)
-        redis.call('DEL', from)
+        redis.call('UNLINK', from)
       end
       dropped = dropped + count
     end

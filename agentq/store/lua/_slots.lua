@@ -46,6 +46,14 @@ local function free_slot(id, run)
   return tenant, batch
 end
 
+-- A tenant takes no turns for now. Its virtual time stays its own, or whoever is often at a cap would be first each time.
+local function stand_aside(tenant)
+  local at = redis.call('ZSCORE', P .. 'turns', tenant)
+  if not at then return end
+  redis.call('ZADD', P .. 'aside', at, tenant)
+  redis.call('ZREM', P .. 'turns', tenant)
+end
+
 -- Rows may be admitted: their batch may have become one that takes turns again, or a slot is free.
 local function feed_after(tenant, batch)
   local rows = batch and batch ~= '' and redis.call('EXISTS', P .. 'batch:' .. batch .. ':feed') == 1
@@ -74,7 +82,7 @@ local function mark_dry(id, run)
   if not batch or batch == '' then return end
   redis.call('HSETNX', P .. 'batch:' .. batch, 'dry', id)
   redis.call('ZREM', P .. 'turns:' .. tenant, batch)
-  if redis.call('EXISTS', P .. 'turns:' .. tenant) == 0 then redis.call('ZREM', P .. 'turns', tenant) end
+  if redis.call('EXISTS', P .. 'turns:' .. tenant) == 0 then stand_aside(tenant) end
 end
 
 local function end_dry(id, run)

@@ -16,7 +16,7 @@ local function done()
   if redis.call('EXISTS', batch) == 0 then return {'MISSING'} end
   redis.call('HSET', batch, 'cancelled', ARGV[2], 'sealed', '1')
   redis.call('HDEL', batch, 'loader')
-  local dropped = drop_rows(ARGV[1], 'cancelled')
+  local dropped = drop_rows(ARGV[1], 'cancelled', ':loading')
   close_batch(ARGV[1])
   return {'OK', int(dropped)}
 end

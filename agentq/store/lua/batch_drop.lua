@@ -1,4 +1,4 @@
--- End the rows of a batch that are no runs yet: there is no money for them.
+-- End the rows of a batch that are no runs yet: there is no money for them. What is being loaded may yet be taken back.
 --
 -- USES  ledger reservations fit slots parking runs
 -- KEYS  1 routing key

@@ -16,6 +16,13 @@ local loader, fields, wanted, now = ARGV[7], take(10), {}, now_ms()
 local function loaded_from_now_on(was)
   redis.call('HSET', batch, 'loader', loader .. ' ' .. int(now + tonumber(ARGV[8])) .. ' ' .. was, unpack(fields))
 end
+-- What the ids of its rows end with. A batch of a release that had no rows gets one with its first.
+local function new_serial()
+  local serial = int(redis.call('HINCRBY', P .. 'feeder', 'serial', 1))
+  redis.call('SET', P .. 'serial:' .. serial, name)
+  redis.call('HSET', batch, 'serial', serial)
+  return serial
+end
 if ARGV[4] ~= '' then wanted[#wanted + 1] = {'ul', int(amount(ARGV[4]))} end
 if ARGV[5] ~= '' then wanted[#wanted + 1] = {'tl', int(amount(ARGV[5]))} end
 if redis.call('EXISTS', batch) == 1 then
@@ -28,16 +35,16 @@ if redis.call('EXISTS', batch) == 1 then
   end
   local other, till, was = string.match(f[4] or '', '^(%S+) (%d+) (.)$')
   if other and other ~= loader and other ~= ARGV[9] and tonumber(till) > now then return {'LOADING', other} end
-  unseal(name)
+  -- One that is cancelled stays so until the seal: a load that is refused lets none of its runs go on.
+  redis.call('HDEL', batch, 'sealed')
+  persist_batch(name)
   fields = {}
   loaded_from_now_on(was or (f[6] == '1' and '1' or '0'))
-  return {'OPEN', f[3], f[5], int(now)}
+  return {'OPEN', f[3], f[5] or new_serial(), int(now)}
 end
 open_ledger()
-local serial = int(redis.call('HINCRBY', P .. 'feeder', 'serial', 1))
-redis.call('SET', P .. 'serial:' .. serial, name)
-redis.call('HSET', batch, 'agent', agent, 'tenant', tenant, 'total', '0', 'ended', '0', 'created', int(now), 'ttl', ARGV[6],
-  'serial', serial)
+local serial = new_serial()
+redis.call('HSET', batch, 'agent', agent, 'tenant', tenant, 'total', '0', 'ended', '0', 'created', int(now), 'ttl', ARGV[6])
 loaded_from_now_on('0')
 if redis.call('HEXISTS', batch, 'pilot') == 1 then redis.call('SADD', P .. 'pilots', name) end
 local told = {}

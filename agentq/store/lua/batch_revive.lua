@@ -24,7 +24,7 @@ local function done()
         redis.call('RENAME', from, into)
       else
         redis.call('ZUNIONSTORE', into, 2, into, from)
-        redis.call('DEL', from)
+        redis.call('UNLINK', from)
       end
       redis.call('HINCRBY', batch, 'ended', -count)
       if redis.call('HINCRBY', batch, 'stop:' .. reason, -count) == 0 then redis.call('HDEL', batch, 'stop:' .. reason) end

@@ -13,9 +13,9 @@ local function done()
   -- PART feeder
   local batch = P .. 'batch:' .. ARGV[1]
   if redis.call('EXISTS', batch) == 0 then return {'MISSING'} end
-  local f = redis.call('HMGET', batch, 'loader', 'sealed', 'total', 'tenant')
+  local f = redis.call('HMGET', batch, 'loader', 'sealed', 'total', 'tenant', 'cancelled')
   local loader = string.match(f[1] or '', '^(%S+)')
-  if loader and loader ~= ARGV[2] then return {'LOST'} end
+  if loader and loader ~= ARGV[2] or not loader and f[5] then return {'LOST'} end
   if not loader and f[2] == '1' then return {'SEALED', f[3]} end
   local waiting, into = batch .. ':loading', feed_of(ARGV[1])
   if redis.call('EXISTS', into) == 0 and redis.call('EXISTS', waiting) == 1 then
@@ -27,7 +27,7 @@ local function done()
     if redis.call('EXISTS', waiting) == 1 then return {'MORE'} end
   end
   redis.call('HSET', batch, 'sealed', '1')
-  redis.call('HDEL', batch, 'loader')
+  redis.call('HDEL', batch, 'loader', 'cancelled')
   offer(ARGV[1])
   feed(f[4], FED_AT_ONCE)
   close_batch(ARGV[1])

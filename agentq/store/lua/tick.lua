@@ -16,6 +16,8 @@ local now, watch = now_ms(), P .. 'watch'
 local LISTS_MAX = 100
 -- Batches that start, tenants that are looked at, rows that are admitted, and pilots that are looked at in one tick.
 local STARTS_MAX, IDLE_LOOKS, FED_MAX, PILOTS_MAX = 100, 20, 100, 20
+-- Slots that one tick looks at, any of them: a worker of a release that knew none does not give them back.
+local SLOTS_LOOKED_AT = 10
 local newer = too_new()
 if newer then return newer end
 patience(now, tonumber(ARGV[1]))
@@ -27,6 +29,10 @@ local function admit()
   for _, batch in ipairs(redis.call('ZRANGEBYSCORE', P .. 'starts', '-inf', int(now), 'LIMIT', 0, STARTS_MAX)) do
     redis.call('ZREM', P .. 'starts', batch)
     offer(batch)
+  end
+  for _, id in ipairs(redis.call('SRANDMEMBER', P .. 'slots', SLOTS_LOOKED_AT)) do
+    local state = redis.call('HGET', run_key(id), 'state')
+    if state and state ~= 'queued' and state ~= 'running' and state ~= 'cancelling' then return_slot(id, run_key(id)) end
   end
   for _, tenant in ipairs(redis.call('ZRANGE', P .. 'turns', 0, IDLE_LOOKS - 1)) do feed(tenant, 0) end
   feed(nil, FED_MAX)
