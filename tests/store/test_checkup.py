@@ -19,7 +19,6 @@ from tests.support.harness import (
     call,
     check_invariants,
     claim_run,
-    due,
     dump,
     money,
     open_batch,
