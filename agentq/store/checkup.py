@@ -7,6 +7,7 @@ Nothing here adds money up: that is the audit's work.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ RECOUNTS = 5
 
 _ROWS = ("feed", "loading", *(f"dropped:{reason.value}" for reason in DROPPED))
 """The lists of a batch that have its rows."""
+
+_COUNTED = re.compile(r"(\S+)=(\d+)")
+"""What a run has added to the counters of its batch: see `_counters.lua`."""
+_SQUARES = "m:usd2"
+"""Not compared: a sum of this size may be rounded."""
 
 _CANCEL = "agentq cancel ends it"
 _VERIFY = "agentq ledger verify says by how much, and where"
@@ -290,7 +296,7 @@ class _Examination:
     def _count(self, name: str) -> tuple[dict[str, str], dict[str, int] | None]:
         """One count; None for the counters when the batch changed meanwhile."""
         fields: dict[str, str] | None = None
-        reasons: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         descendants = missing = 0
         for run_ids in self._list.runs(name):
             pipeline = self._client.pipeline(transaction=True)
@@ -298,22 +304,24 @@ class _Examination:
             for part in _ROWS:
                 pipeline.zmscore(self._keys.batch(name, part), run_ids)
             for run_id in run_ids:
-                pipeline.hmget(self._keys.run(run_id), ["state", "stop_reason", "descendants"])
+                pipeline.hmget(self._keys.run(run_id), ["state", "stop_reason", "descendants", "counted"])
             says, *replies = pipeline.execute()
             fields = says if fields is None else fields
             if says != fields:
                 return {}, None
             rows = zip(*replies[: len(_ROWS)], strict=True)
-            for (state, reason, below), scores in zip(replies[len(_ROWS) :], rows, strict=True):
+            for (state, reason, below, counted), scores in zip(replies[len(_ROWS) :], rows, strict=True):
                 descendants += int(below or 0)
                 listed = [part for part, score in zip(_ROWS, scores, strict=True) if score is not None]
                 if state is None and listed:  # a row: it waits, or it has ended as none
                     dropped = listed[0].partition(":")[2]
-                    reasons[f"stop:{dropped}"] += dropped != ""
+                    counts[f"stop:{dropped}"] += dropped != ""
                     continue
-                reasons[f"stop:{reason}"] += state == "ended" and reason is not None
+                counts[f"stop:{reason}"] += state == "ended" and reason is not None
+                for metric, amount in _COUNTED.findall(counted or ""):
+                    counts[f"m:{metric}"] += int(amount)
                 missing += state is None or (state == "ended" and reason is None)
-        return fields or {}, _wrong(fields or {}, +reasons, descendants, missing=missing)
+        return fields or {}, _wrong(fields or {}, +counts, descendants, missing=missing)
 
     def _recount(self, name: str, says: dict[str, str], right: dict[str, int]) -> bool:
         """Correct these counters; answers whether the batch still said the same."""
@@ -328,13 +336,14 @@ class _Examination:
                 raise unexpected("batch_recount", reply)
 
 
-def _wrong(says: dict[str, str], reasons: Counter[str], descendants: int, *, missing: int) -> dict[str, int]:
+def _wrong(says: dict[str, str], counts: Counter[str], descendants: int, *, missing: int) -> dict[str, int]:
     """The counters that a batch's runs do not bear out, and what is right. Expired runs are still counted."""
     wrong = {}
-    for name in sorted({*reasons, *(name for name in says if name.startswith("stop:"))}):
+    kept = {name for name in says if name.startswith(("stop:", "m:"))}
+    for name in sorted({*counts, *kept} - {_SQUARES}):
         counter = int(says.get(name, 0))
-        if counter < reasons[name] or (counter > reasons[name] and not missing):
-            wrong[name] = reasons[name]
+        if counter < counts[name] or (counter > counts[name] and not missing):
+            wrong[name] = counts[name]
     if int(says.get("descendants", 0)) != descendants:
         wrong["descendants"] = descendants
     return wrong

@@ -14,6 +14,7 @@ from agentq.engine.cancel import cancel_run
 from agentq.engine.decide import Answer, decide
 from agentq.engine.retry import retry_run
 from agentq.provider.errors import InvalidRequest
+from agentq.store.checkup import examine
 from agentq.tools import tool
 from tests.support.harness import (
     HELLO,
@@ -27,6 +28,7 @@ from tests.support.harness import (
     ready,
     steady,
 )
+from tests.support.rows import finish, in_flight, load_rows, window
 
 LOOK, FAIL, REFUND = [("look", '{"id": "1"}')], [("fail", "{}")], [("refund", "{}")]
 
@@ -200,3 +202,31 @@ def test_children_are_not_counted(rig: Rig):
     cancel_run(rig.store, parent, by="ann")
     assert Counts.stored(Batch(rig.store, "b1").record().counters, {"cancelled": 1}).metrics().runs == 1
     same(rig)
+
+
+def test_rows_that_never_became_runs_count_with_their_reason_and_nothing_else(rig: Rig):
+    window(rig.store, 4)
+    load_rows(rig.store, 10)
+    for run_id in sorted(in_flight(rig.store)):
+        finish(rig.store, run_id, tokens=5)
+    begun = {run.id for run in Batch(rig.store, "b1").runs() if not run.record().is_row}
+    dropped = rig.store.batches.drop("b1", StopReason.COST_BUDGET)
+    for run_id in sorted(in_flight(rig.store)):
+        finish(rig.store, run_id)
+    assert (len(begun), dropped) == (8, 2)
+    metrics = Batch(rig.store, "b1").metrics()
+    assert (metrics.runs, metrics.completion_rate, metrics.budget_stop_rate) == (10, 0.8, 0.2)
+    assert Batch(rig.store, "b1").record().counters == {"steps:0": 8}
+
+
+def test_counters_that_no_run_bears_out_are_found_and_put_right(rig: Rig):
+    open_batch(rig.store)
+    play(rig, [LOOK, FAIL, "done"], name="a")
+    right = Batch(rig.store, "b1").record().counters
+    key = rig.store.keys.batch("b1")
+    for damage in ({"m:results": 9}, {"m:steps:7": 1}, {"m:usd": 1}):
+        rig.store.client.hset(key, mapping=damage)
+        assert [finding.code for finding in examine(rig.store).findings] == ["counter"]
+        assert examine(rig.store, repair=True).repaired == 1
+        assert Batch(rig.store, "b1").record().counters == right
+    rig.check()
