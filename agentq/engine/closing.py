@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from agentq.provider.types import ChatRequest
 
 
+DENIALS = 8
+"""So many runs of a batch have to be denied, and none of it to spend meanwhile, before its rows end."""
+_OF_ALL = ("global", "tenant", "batch")
+"""The kinds of scopes that all runs of a batch are in; an agent, a model or a key may be only some."""
+
+
 def close(step: Step, reason: StopReason) -> None:
     """Make the closing turn of a claimed step's run and end it."""
     step.thread.closing = reason
     if step.agent.one_call:
         end_without_closing(step.thread, reason)
-        _end_rows(step, step.denied, reason)
+        _end_rows(step, reason)
         step.finish(None, detail="" if step.thread.spend.steps else "not_admitted")
         return
     request = closing_request(step.agent, step.thread, reason, step.claim.spec.metadata)
@@ -36,7 +42,7 @@ def close(step: Step, reason: StopReason) -> None:
     if isinstance(granted, Denied):
         end(step.thread, reason, "no money is left for a closing turn", kind="final_turn")
         spent = step.ledger.account(f"run:{step.lease.run_id}").tokens_spent
-        _end_rows(step, granted, reason)
+        _end_rows(step, reason)
         step.finish(None, detail="closing_turn_lost" if spent else "not_admitted")
         return
     # Its output is what the money was set aside for.
@@ -55,16 +61,18 @@ def close(step: Step, reason: StopReason) -> None:
     step.finish(settlement)
 
 
-def _end_rows(step: Step, denied: Denied | None, reason: StopReason) -> None:
-    """Where a scope that they share is used up, the rows behind this one have no money either: they end too.
+def _end_rows(step: Step, reason: StopReason) -> None:
+    """Where a scope that all of its batch share is used up, the rows behind this run have no money either.
 
-    Before the run does, since its end admits the next of them.
+    They end too, once several runs in turn have met that: one may only have been too large for what is left.
+    Before the run does, since its end admits the next of them. Not where a row would wait for money, nor
+    where a person has said that this run shall not.
     """
-    batch = step.claim.spec.batch
-    if not batch or denied is None or step.claim.spec.ancestors:
+    claim, denied = step.claim, step.denied
+    if not claim.spec.batch or denied is None or claim.wind is not None or claim.spec.ancestors:
         return
-    if denied.kind == "exhausted" and not denied.scope.startswith("run:"):
-        step.bench.store.batches.drop(batch, reason)
+    if denied.kind == "exhausted" and denied.scope.partition(":")[0].partition("@")[0] in _OF_ALL:
+        step.bench.store.batches.drop(claim.spec.batch, reason, denials=DENIALS)
 
 
 def _money(step: Step, request: ChatRequest) -> tuple[Granted | Denied | None, bool]:

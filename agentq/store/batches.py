@@ -194,9 +194,12 @@ class Batches:
             case reply:
                 raise unexpected("batch_cancel", reply)
 
-    def drop(self, name: str, reason: StopReason) -> int:
-        """End the rows of a batch that are no runs yet, for want of money; how many they were."""
-        match self._scripts.call("batch_drop", name, reason.value):
+    def drop(self, name: str, reason: StopReason, *, denials: int = 1) -> int:
+        """End the rows of a batch that are no runs yet, for want of money; how many they were.
+
+        Not before it was called so often in turn, and no run of the batch has spent anything meanwhile.
+        """
+        match self._scripts.call("batch_drop", name, reason.value, denials):
             case ["OK", dropped]:
                 return int(dropped)
             case ["MISSING"]:

@@ -63,6 +63,8 @@ all that it has started.
                                  descendants (live) loader ("who till was")
                                  max_in_flight max_open priority at (ms)
                                  dry (run that waits for money) mean (tokens)
+                                 denied ("spent how-often": runs without
+                                 money, one behind the other)
                                  pilot (rows in it) confirm_above
                                  notify (URL) told (rows it was over with)
                                  notice (which end) notice_at notice_tries
