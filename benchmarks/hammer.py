@@ -364,7 +364,7 @@ class Books:
             spent, reserved, escrowed = (account[unit + part] for part in "sre")
             if spent + reserved + escrowed > account[unit + "l"]:
                 self._wrong(f"{scope} is above its limit: {dict(account)}")
-        if min(account.values()) < 0 or account["ui"] > account["ue"] or account["ti"] > account["te"]:
+        if min(account.values(), default=0) < 0 or account["ui"] > account["ue"] or account["ti"] > account["te"]:
             self._wrong(f"{scope} holds what cannot be: {dict(account)}")
         if account["uo"]:
             self._wrong(f"{scope} has paid {account['uo']} nano-USD more than was reserved")

@@ -61,10 +61,17 @@ def test_a_paused_batch_finishes_its_steps_starts_none_and_goes_on_as_if_nothing
     told = fleet.type("pause", "b", "-y", "--by", "ann").stdout
     assert told.startswith("b is paused: ")
     fleet.submit(60, 4, seconds=0.1)
-    wait_until(lambda: batch.counts()["held"] == 60 - batch.counts()["ended"], "all to be held", 30)
+
+
+    def all_held() -> bool:
+        """What was begun is held, and all else waits for its turn as rows."""
+        counts = batch.counts()
+        return counts["held"] + counts["rows"] == 60 - counts["ended"]
+
+    wait_until(all_held, "all to be held", 30)
     begun = len(fleet.lines("bill"))
     assert "paused by ann" in fleet.type("status", "b").stdout
-    assert "paused: " in fleet.type("wait", "b", code=5).stderr
+    assert "paused by ann: " in fleet.type("wait", "b", code=5).stderr
     assert len(fleet.lines("bill")) == begun
     assert examine(fleet.app.store).findings == []
     assert fleet.type("resume", "b", "-y").stdout.startswith("b goes on: ")
@@ -85,10 +92,11 @@ def test_what_was_cancelled_is_retried_from_where_it_was_and_its_new_result_appe
     fleet.type("results", "b", "-o", "out.jsonl")
     steps = {run.id: run.record().steps for run in batch.runs()}
     told = json.loads(fleet.type("retry", "b", "-y", "--json").stdout)
-    assert (told["retried"], told["refused"]) == (
+    assert (told["retried"] + told["rows"], told["refused"]) == (
         reasons["cancelled"],
         {"have_finished": reasons["finished"]},
     )
+    assert told["rows"] > 0, "some had never begun"
     batch.wait(60)
     fleet.check("b", steps=4)
     marks = [tuple(line) for line in fleet.lines("marks")]

@@ -5,7 +5,10 @@
 -- need on average when it is admitted, and with what it has really needed when it ends.
 
 local PRIORITY_STEP = 1e13
-local FED_AT_ONCE, TRIES, FIRST_MEAN, MEAN_OF = 4, 4, 1000, 16
+local FED_AT_ONCE, TRIES, MEAN_OF = 4, 4, 16
+-- What a run is charged with at least: who fails at once, at no cost, has his turns like the others. It is also what the first
+-- of a batch are charged with: were it more than they need, who comes next would begin behind them.
+local LEAST_CHARGE = 100
 local GRACE_OF_ROW_MS = 5000
 -- A batch with fewer runs that are delayed is fed, however small the window.
 local LEAST_DELAYED = 8
@@ -42,7 +45,7 @@ local function open_batch(batch)
     local first = redis.call('ZRANGE', feed_of(batch), 0, 0, 'WITHSCORES')
     if not first[2] or tonumber(first[2]) >= 0 then return nil end
   end
-  return {tenant = f[1], priority = tonumber(f[8]) or 0, mean = tonumber(f[9]) or FIRST_MEAN}
+  return {tenant = f[1], priority = tonumber(f[8]) or 0, mean = tonumber(f[9]) or LEAST_CHARGE}
 end
 
 local function is_full(tenant)

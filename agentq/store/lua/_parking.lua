@@ -42,7 +42,9 @@ local function park(id, run, scopes, a, unit, kind, need, policy, park_ms, op, f
     'park_till', int(till), 'op', op, unpack(fields))
   enlist(a.list, id, since)
   redis.call('ZADD', P .. 'watch', int(look_at(a, kind, till)), id)
-  if redis.call('HEXISTS', run .. ':open', 'escrow') == 0 then mark_dry(id, run) end
+  -- What a run around it holds is no other row's money.
+  local is_shared = string.sub(a.list, 1, 4) ~= 'run:'
+  if is_shared and redis.call('HEXISTS', run .. ':open', 'escrow') == 0 then mark_dry(id, run) end
   return_slot(id, run)
 end
 

@@ -100,6 +100,7 @@ end
 local function settle_turn(id, run, tenant, batch, charged)
   -- PART feeder
   local used, key = tonumber(redis.call('HGET', scope_key('run:' .. id), 'ts')) or 0, P .. 'batch:' .. batch
+  used = math.max(used, LEAST_CHARGE)
   charge(tenant, batch, used - charged)
   local mean = tonumber(redis.call('HGET', key, 'mean')) or used
   redis.call('HSET', key, 'mean', int(math.floor(mean + (used - mean) / MEAN_OF)))

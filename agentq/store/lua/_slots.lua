@@ -89,5 +89,8 @@ local function end_dry(id, run)
   local batch = redis.call('HGET', run, 'batch')
   if not batch or batch == '' then return end
   local key = P .. 'batch:' .. batch
-  if redis.call('HGET', key, 'dry') == id then redis.call('HDEL', key, 'dry') end
+  if redis.call('HGET', key, 'dry') ~= id then return end
+  redis.call('HDEL', key, 'dry')
+  -- PART feeder
+  offer(batch)
 end

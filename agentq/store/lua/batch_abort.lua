@@ -34,6 +34,7 @@ if before > 0 then
 end
 redis.call('DEL', P .. 'serial:' .. (redis.call('HGET', batch, 'serial') or ''))
 redis.call('ZREM', P .. 'batches', name)
+redis.call('SREM', P .. 'pilots', name)
 for _, part in ipairs(BATCH_PARTS) do redis.call('DEL', batch .. part) end
 -- The log knows its account: it goes as that of a batch that is over.
 expire_account('batch:' .. name, 1)

@@ -19,7 +19,7 @@ local templates, at = take(4)
 local rows = tonumber(ARGV[at])
 local custom_ids = {}
 for i = 1, rows / 5 do custom_ids[i] = ARGV[at + 5 * i - 3] end
-local known = redis.call('HMGET', batch .. ':ids', unpack(custom_ids))
+local known = rows > 0 and redis.call('HMGET', batch .. ':ids', unpack(custom_ids))
 local reply, new = {'ADDED', 0}, {}
 for i = 1, #custom_ids do
   local first = at + 5 * i - 4
