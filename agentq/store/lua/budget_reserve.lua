@@ -123,14 +123,6 @@ redis.call('HSET', open, reservation, ARGV[first + 1] .. ' ' .. ARGV[first + 2] 
   'escrow', ARGV[first + 3] .. ' ' .. ARGV[first + 4] .. ' ' .. ARGV[first] .. windows)
 redis.call('HSET', LEDGER, mine, counted)
 if f[4] then redis.call('HDEL', run, 'parked') end
-if f[4] and not admitted then
-  -- While it waited, no row of its batch was admitted.
-  local function feed_others()
-    -- PART slots
-    feed_after(unpack(redis.call('HMGET', run, 'tenant', 'batch')))
-  end
-  feed_others()
-end
 post_known('reserve', id .. ':' .. reservation, f[3] .. windows, accounts,
   {ur = usd, tr = tokens, ue = escrow_usd - own.usd, te = escrow_tokens - own.tokens}, more)
 for _, account in ipairs(accounts) do
