@@ -56,8 +56,16 @@ class Endings:
                     yield result_of(record, self._agents)
 
     def dropped(self) -> Iterator[Result]:
-        """The results of the rows that ended without ever being started, as they are now."""
+        """The results of the rows that ended without ever being started, as they are now.
+
+        Behind them those of runs that an older release has ended, which kept no order of them.
+        """
         for chunk in self._store.batches.dropped(self._name):
             for record in self._store.runs.read_many(chunk):
                 if record is not None and record.is_row and record.state is RunState.ENDED:
+                    yield result_of(record, self._agents)
+        older = self._store.batches.unlisted(self._name)
+        while run_ids := list(islice(older, _CHUNK)):
+            for record in self._store.runs.read_many(run_ids):
+                if record is not None and record.state is RunState.ENDED:
                     yield result_of(record, self._agents)

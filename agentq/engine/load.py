@@ -12,7 +12,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import NamedTuple, Self
 
 from agentq.agent.agent import Agent
@@ -28,6 +27,8 @@ from agentq.store.batches import LoadingError, RowConflictError
 from agentq.store.connect import Store
 
 CHUNK = 500
+CHUNK_BYTES = 4_000_000
+"""Rows that are written with one script, and how long they may be together; one row may be longer."""
 IN_MEMORY_BYTES = 4_000_000
 """A smaller load needs no file."""
 KEPT_PROBLEMS = 20
@@ -126,6 +127,8 @@ class Load:
         if not row.custom_id:
             return self._by_content(row)
         if hash(row.custom_id) in self._seen:
+            if self._bad >= KEPT_PROBLEMS:  # nobody reads any more which row it is, and to look takes long
+                raise UsageError(f"custom_id {row.custom_id!r} is that of another row too")
             self._spool.flush()
             first = next((kept.where for kept in self._rows() if kept.custom_id == row.custom_id), "")
             self._spool.seek(0, os.SEEK_END)
@@ -147,6 +150,19 @@ class Load:
         for line in self._spool:
             where, custom_id, content_hash, priority, payload = line.decode().rstrip("\n").split("\t", 4)
             yield _Kept(where, custom_id, content_hash, int(priority), payload)
+
+    def _chunks(self) -> Iterator[list[_Kept]]:
+        """The rows, as many together as one script takes."""
+        chunk: list[_Kept] = []
+        size = 0
+        for kept in self._rows():
+            if len(chunk) == CHUNK or (chunk and size + len(kept.payload) > CHUNK_BYTES):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(kept)
+            size += len(kept.payload)
+        if chunk:
+            yield chunk
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -235,8 +251,7 @@ class Load:
             ConflictError: naming the first that is.
         """
         name, first, count = self.terms.batch, None, 0
-        rows = self._rows()
-        while chunk := list(islice(rows, CHUNK)):
+        for chunk in self._chunks():
             known = store.batches.known(name, [kept.custom_id for kept in chunk])
             for kept in chunk:
                 if known.get(kept.custom_id, (kept.content_hash, ""))[0] != kept.content_hash:
@@ -255,8 +270,7 @@ class Load:
         self, store: Store, opened: Opened, loader: str, patterns: Mapping[str, str], sample: int
     ) -> int:
         new = written = 0
-        rows = self._rows()
-        while chunk := list(islice(rows, CHUNK)):
+        for chunk in self._chunks():
             entries = [
                 RowEntry(
                     run_id=f"{new_run_id()}_{opened.serial}",

@@ -126,7 +126,9 @@ def retry_batch(store: Store, name: str, *, by: str, budgets: NewBudgets | None 
         UsageError: when the budgets cannot be; nothing was retried.
     """
     checked_budgets(budgets)
-    begun = list(dict.fromkeys([*store.batches.done(name), *store.batches.live(name)]))
+    begun = list(
+        dict.fromkeys([*store.batches.unlisted(name), *store.batches.done(name), *store.batches.live(name)])
+    )
     revived = store.batches.revive(name)
     retried = retry_runs(store, begun, by=by, budgets=budgets)
     retried.rows = revived or 0

@@ -341,6 +341,28 @@ class Batches:
             yield from map(str, chunk)
             start += len(chunk)
 
+    def unlisted(self, name: str) -> Iterator[str]:
+        """The runs of a batch that have ended, but under a release that kept no list of them: not in `done`.
+
+        Without such runs it costs nothing. A run that was retried since stands for one of them.
+        """
+        key = self._keys.batch
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hget(key(name), "ended")
+        pipeline.llen(key(name, "done"))
+        for reason in DROPPED:
+            pipeline.zcard(key(name, f"dropped:{reason.value}"))
+        ended, *listed = pipeline.execute()
+        if int(ended or 0) <= sum(listed):
+            return
+        done = set(self.done(name))
+        for chunk in self.runs(name):
+            others = [run for run in chunk if run not in done]
+            for run in others:
+                pipeline.hget(self._keys.run(run), "state")
+            states = pipeline.execute() if others else []
+            yield from (run for run, state in zip(others, states, strict=True) if state == "ended")
+
     def dropped(self, name: str) -> Iterator[list[str]]:
         """The rows of a batch that ended without ever becoming runs, in chunks."""
         for reason in DROPPED:

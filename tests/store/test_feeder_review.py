@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 import redis
 
+from agentq.app.batch import Batch
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, RunRecord, Settlement
+from agentq.engine.retry import retry_batch
 from agentq.store import Store, runreads
 from agentq.store.batches import LoadingError
 from agentq.store.keys import Keys
@@ -276,6 +278,20 @@ def test_a_row_that_is_admitted_while_it_is_read_is_there(
         assert all(record is not None for record in store.runs.read_many(rows))
     else:
         assert store.runs.messages(rows) == [[HELLO]] * 3
+
+
+def test_results_and_retries_know_the_runs_that_an_older_release_has_ended(store: Store):
+    rows = load_rows(store, 4)
+    window(store, 4)
+    due(store)
+    for run_id in rows[:3]:
+        finish(store, run_id, reason=StopReason.MODEL_ERROR)
+    assert list(store.batches.unlisted("b1")) == []
+    store.client.lrem(store.keys.batch("b1", "done"), 0, rows[1])
+    assert list(store.batches.unlisted("b1")) == [rows[1]]
+    assert {result.run_id for result in Batch(store, "b1").results("completed")} == set(rows[:3])
+    retried = retry_batch(store, "b1", by="me")
+    assert rows[1] in {*retried.runs, *retried.refused}
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────────
