@@ -107,3 +107,19 @@ def test_a_batch_that_is_made_more_urgent_is_next_at_once(make_fleet: MakeFleet)
     assert Counter(served)["second"] >= 80 - WINDOW
     fleet.app.batch("first").wait(60)
     check_whole(fleet, "first", 100)
+
+
+def test_of_many_tenants_nobody_is_forgotten(make_fleet: MakeFleet):
+    """More than a tick looks at, and far more than there are hands."""
+    fleet = make_fleet(app=APP)
+    tenants = [f"t{number}" for number in range(60)]
+    for tenant in tenants:
+        submit(fleet, tenant, 6, tenant, tenant=tenant)
+    fleet.start_worker(concurrency=CONCURRENCY)
+    for tenant in tenants:
+        fleet.app.batch(tenant).wait(90)
+    served = Counter(begins(fleet)[: 3 * len(tenants)])
+    assert served.keys() == set(tenants)
+    assert max(served.values()) <= 5, served
+    for tenant in tenants[::20]:
+        check_whole(fleet, tenant, 6)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from signal import SIGKILL
 from typing import TYPE_CHECKING
@@ -211,3 +212,20 @@ def test_no_more_runs_are_open_than_a_batch_may_have_though_they_only_wait(make_
     fleet.app.approve_all("batch=b", by="test")
     batch.wait(60)
     check_whole(fleet, "b", 10)
+
+
+def test_a_batch_waits_for_its_time_which_can_be_moved(make_fleet: MakeFleet):
+    fleet = make_fleet(app=APP)
+    fleet.start_worker()
+    later = datetime.now(UTC) + timedelta(hours=3)
+    moved, due = submit(fleet, "moved", 20, "moved", at=later), submit(fleet, "due", 20, "due", at=later)
+    let_ticks_pass(fleet)
+    assert begins(fleet) == []
+    assert "starts" in fleet.type("tune", "moved").stdout
+    fleet.type("tune", "moved", "--at", "now")
+    moved.wait(60)
+    assert set(begins(fleet)) == {"moved"}
+    fleet.type("tune", "due", "--at", "in 1s")  # and then it is the tick that starts it
+    due.wait(60)
+    for name in ("moved", "due"):
+        check_whole(fleet, name, 20)
