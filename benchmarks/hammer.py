@@ -186,11 +186,12 @@ class Work:
         return f"tenant:{batch.partition('-')[0]}"
 
     def live(self) -> dict[str, int]:
-        """How many runs of each batch have not ended."""
+        """How many rows of each batch have not ended."""
         pipeline = self.app.store.client.pipeline(transaction=False)
         for name in self.batches:
-            pipeline.scard(self.app.store.keys.batch(name, "open"))
-        return dict(zip(self.batches, pipeline.execute(), strict=True))
+            pipeline.hmget(self.app.store.keys.batch(name), ["total", "ended"])
+        counts = (int(total) - int(ended) for total, ended in pipeline.execute())
+        return dict(zip(self.batches, counts, strict=True))
 
     def topup(self, usd: int, operation: str) -> None:
         from agentq.core.records import Actor
@@ -198,7 +199,7 @@ class Work:
         self.ledger.topup(SHORT, usd=usd, actor=Actor(operation, "hammer", "little by little"))
 
     def states(self) -> Counter[str]:
-        """How many runs are in each state, by what is stored."""
+        """How many runs are in each state, by what is stored; None: rows that are no runs yet."""
         pipeline = self.app.store.client.pipeline(transaction=False)
         for runs in self.batches.values():
             for run in runs:
@@ -325,7 +326,7 @@ class Books:
     bills: int = 0
     highest_use: float = 0.0
     used_up: bool = False
-    """Whether the short scope was used up when it was last looked at, or nobody was at work in it."""
+    """Whether the short scope was used up when it was last looked at, or those who waited for it had nobody to wait for."""
     violations: list[str] = field(default_factory=list)
 
     def read(self, scopes: Sequence[str]) -> dict[str, Counter[str]]:
@@ -357,14 +358,19 @@ class Books:
         use = (short["us"] + short["ur"] + short["ue"]) / short["ul"]
         self.highest_use = max(self.highest_use, use)
         self.dry += use >= LEAST_USE
-        self.used_up = use >= LEAST_USE or not short["ur"]
+        waits = self.client.exists(self.work.app.store.keys.parked(SHORT)) == 1
+        self.used_up = use >= LEAST_USE or (waits and not short["ur"])
 
     def _check(self, scope: str, account: Mapping[str, int]) -> None:
         for unit in ("u", "t"):
             spent, reserved, escrowed = (account[unit + part] for part in "sre")
             if spent + reserved + escrowed > account[unit + "l"]:
                 self._wrong(f"{scope} is above its limit: {dict(account)}")
-        if min(account.values(), default=0) < 0 or account["ui"] > account["ue"] or account["ti"] > account["te"]:
+        if (
+            min(account.values(), default=0) < 0
+            or account["ui"] > account["ue"]
+            or account["ti"] > account["te"]
+        ):
             self._wrong(f"{scope} holds what cannot be: {dict(account)}")
         if account["uo"]:
             self._wrong(f"{scope} has paid {account['uo']} nano-USD more than was reserved")

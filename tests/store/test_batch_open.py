@@ -129,6 +129,25 @@ def test_a_limit_that_is_no_amount_is_refused_before_anything_is_written(store: 
         call(store, "batch_open", "b1", "a", "acme", *limits, RETENTION_MS, *ME)
 
 
+def test_a_new_batch_has_nothing_of_one_that_had_its_name_and_is_about_to_vanish(store: Store):
+    """Its cap would go with the old account, and the batch would spend without one."""
+    scope = store.keys.scope("batch:b1")
+    store.client.hset(scope, mapping={"us": 7, "ul": 9, "uo": 1})
+    store.client.expire(scope, 100)
+    store.client.hset(store.keys.checkpoint("batch:b1"), "us", 7)
+    store.client.expire(store.keys.checkpoint("batch:b1"), 100)
+    open_batch(store, usd=50)
+    state = dump(store)
+    assert state["scope:batch:b1"] == ({"ul": "50"}, False)
+    assert "checkpoint:batch:b1" not in state
+
+
+def test_a_limit_that_was_set_for_a_batch_to_come_is_kept(store: Store):
+    store.ledger.set_limit("batch:b1", usd=9)
+    open_batch(store)
+    assert store.ledger.account("batch:b1").limit_nano == 9
+
+
 def test_a_batch_whose_keys_are_gone_is_no_longer_listed(store: Store):
     open_batch(store, "b1")
     open_batch(store, "b2")

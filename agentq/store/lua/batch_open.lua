@@ -43,6 +43,12 @@ if redis.call('EXISTS', batch) == 1 then
   return {'OPEN', f[3], f[5] or new_serial(), int(now)}
 end
 open_ledger()
+-- The account of a batch that had this name may be there for a moment yet: what is set now must not go with it.
+for _, account in ipairs({'batch:' .. name, 'batch:' .. name .. '@day', 'batch:' .. name .. '@month'}) do
+  for _, key in ipairs({scope_key(account), P .. 'checkpoint:' .. account}) do
+    if redis.call('PTTL', key) >= 0 then redis.call('DEL', key) end
+  end
+end
 local serial = new_serial()
 redis.call('HSET', batch, 'agent', agent, 'tenant', tenant, 'total', '0', 'ended', '0', 'created', int(now), 'ttl', ARGV[6])
 loaded_from_now_on('0')
