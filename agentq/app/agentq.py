@@ -1,18 +1,13 @@
-"""`AgentQ`: the settings, the agents, the Celery app, and the way in."""
+"""`AgentQ`: the agents, and the way in. What it stands on is in `installation.py`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Unpack, cast
-
-from celery import Celery
-from kombu.exceptions import KombuError
 
 from agentq.agent.agent import Agent, OnAnswer, OnChange, OnOverflow
 from agentq.agent.budgets import Budgets
@@ -21,56 +16,36 @@ from agentq.agent.thread import Thread
 from agentq.app.approval import Approval, approval_of
 from agentq.app.batch import Batch
 from agentq.app.chores import chores_of
+from agentq.app.installation import Installation
 from agentq.app.options import batch_options
 from agentq.app.run import Run
 from agentq.app.schedule import Schedule, make_schedule
 from agentq.app.schedule import Terms as ScheduleTerms
 from agentq.app.submission import Limits, Submission, checked_row, entry, run_of
 from agentq.app.where import CALL_KEYS, Terms, where
-from agentq.core.errors import UnavailableError, UsageError
+from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
 from agentq.core.records import RunRecord
-from agentq.core.settings import Settings, check_on_exhausted, load_settings
+from agentq.core.settings import check_on_exhausted
 from agentq.core.words import nearest
 from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
-from agentq.engine.leases import Leases
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.notify import check_notify
-from agentq.engine.onecall import OneCalls
 from agentq.engine.pilot import Pilot, parse_pilot
 from agentq.engine.rows import Row
-from agentq.engine.workbench import Dispatch, MakeHint, Workbench
 from agentq.provider.bounds import TokenBounds
-from agentq.provider.catalogue import known_prices
 from agentq.provider.client import LLMClient
 from agentq.provider.pricing import ModelPricing
 from agentq.provider.resilient import ResilientClient, RetryPolicy
 from agentq.provider.resolve import ADAPTERS, resolve_model
-from agentq.store.connect import Store, connect
 from agentq.tools import ToolExecutor, ToolRegistry
 from agentq.tools.spec import OnUnknown
-from agentq.worker.background import add_background
-from agentq.worker.celery_app import make_celery
-from agentq.worker.hints import hint_maker
-from agentq.worker.tasks import make_dispatch, register_step
-from agentq.worker.upfile import UpFile
 
 _DETECTOR = LoopDetector()
-BROKER_SECONDS = 5
-WORKER_RETRIES = 30
-"""How often a worker repeats a command that a lost connection swallowed: about a minute."""
 
 
-def _beside_up(settings: Settings) -> Settings:
-    """Without a server of its own, an app uses the one of the `agentq up` that runs in its home."""
-    up = None if settings.redis_url else UpFile(Path(settings.home)).read()
-    if up is None:
-        return settings
-    return replace(settings, redis_url=up.redis_url, broker_url=settings.broker_url or up.broker_url)
-
-
-class AgentQ:
+class AgentQ(Installation):
     """One installation: a namespace in Redis, and the agents that run in it.
 
     Args:
@@ -82,14 +57,6 @@ class AgentQ:
     Raises:
         UsageError: for an unknown setting, one of the wrong kind, or a wrong file of prices.
     """
-
-    def __init__(
-        self, name: str = "agentq", *, pricing: Mapping[str, ModelPricing] | None = None, **settings: Any
-    ) -> None:
-        self.name = check_name("app", name)
-        self.settings = _beside_up(load_settings(settings, namespace=name))
-        self.pricing = known_prices(pricing, self.settings.prices_file)
-        self.agents: dict[str, Agent] = {}
 
     # ── agents ───────────────────────────────────────────────────────────────────────────────────
 
@@ -235,135 +202,8 @@ class AgentQ:
         is_http = isinstance(model, str) and model.partition(":")[0] in ADAPTERS
         return {"call_seconds": self.settings.call_timeout_seconds} if is_http else {}
 
-    # ── what it stands on ────────────────────────────────────────────────────────────────────────
-
-    @cached_property
-    def store(self) -> Store:
-        """The state. Connected at the first command.
-
-        Raises:
-            UnavailableError: when no server is configured.
-        """
-        return self._connect(retries=3)
-
-    def _connect(self, retries: int) -> Store:
-        if self.settings.redis_url is None:
-            raise UnavailableError(
-                "no Redis is configured",
-                hint="set AGENTQ_REDIS_URL, or start everything here with `agentq up`",
-            )
-        # After a rollback each worker has a lease and a heartbeat to say what it holds.
-        recover_ms = self.settings.lease_ms * 4 // 3
-        return connect(
-            self.settings.redis_url, self.settings.namespace, retries=retries, recover_ms=recover_ms
-        )
-
-    @cached_property
-    def celery(self) -> Celery:
-        """The Celery app: `celery = app.celery` in a module makes `celery -A module:celery worker` work."""
-        celery = make_celery(self.name, self.settings)
-        register_step(celery, lambda: self.bench)
-        add_background(
-            celery,
-            lambda: self.bench,
-            tick_seconds=self.settings.tick_seconds,
-            drain_seconds=self.settings.drain_seconds,
-            heartbeat_file=Path(file) if (file := self.settings.heartbeat_file) else None,
-            chores=lambda: chores_of(self),
-        )
-        return celery
-
-    @cached_property
-    def dispatch(self) -> Dispatch:
-        """How a hint is sent."""
-        return make_dispatch(self.celery)
-
-    @cached_property
-    def make_hint(self) -> MakeHint:
-        """What makes the hints that scripts send by themselves."""
-        return hint_maker(self.celery, self.settings)
-
-    @cached_property
-    def bench(self) -> Workbench:
-        """What a worker's steps have at hand."""
-        store = self._connect(retries=WORKER_RETRIES)
-        leases = Leases(
-            store.watch,
-            lease_ms=self.settings.lease_ms,
-            longest_seconds=2 * self.settings.call_timeout_seconds,
-        )
-        return Workbench(
-            store=store,
-            agents=self.agents,
-            leases=leases,
-            dispatch=self.dispatch,
-            make_hint=self.make_hint,
-            lease_ms=self.settings.lease_ms,
-            approval_ms=round(self.settings.approval_seconds * 1000),
-            park_ms=self.settings.park_ms,
-            patience_seconds=self.settings.patience_seconds,
-            on_unpriced=self.settings.on_unpriced,
-            scopes=self.settings.optional_scopes,
-            one_call=self.one_calls.agent,
-        )
-
-    @cached_property
-    def one_calls(self) -> OneCalls:
-        """The agents of batch lines that no agent of this app takes: runs of their own model."""
-        return OneCalls(
-            self.pricing,
-            call_seconds=self.settings.call_timeout_seconds,
-            token_bounds=cast("TokenBounds", self.settings.token_bounds),
-        )
-
-    def agent_for(self, name: str, call: Mapping[str, Any]) -> Agent:
-        """The agent of a row: that of its own call where it is one, else the one of this name.
-
-        Raises:
-            UsageError: when there is no such agent, or its call cannot be made.
-        """
-        if "model" in call:
-            return self.one_calls.agent(call)
-        if name not in self.agents:
-            known = ", ".join(sorted(self.agents)) or "none"
-            raise UsageError(
-                f"there is no agent {name!r}{nearest(name, self.agents)}", hint=f"this app has {known}"
-            )
-        return self.agents[name]
-
-    def ping(self) -> None:
-        """Return when the state server answers.
-
-        Raises:
-            UnavailableError: when it does not, within seconds.
-        """
-        self.store.ping()
-
-    def ping_broker(self) -> str:
-        """Return the broker's address when it answers.
-
-        Raises:
-            UnavailableError: when it does not, within seconds.
-        """
-        with self.celery.connection_for_write() as connection:
-            where = str(connection.as_uri())
-            refused: tuple[type[BaseException], ...] = (*connection.connection_errors, OSError, KombuError)
-            try:
-                connection.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
-            except refused as error:
-                raise UnavailableError(
-                    f"the broker cannot be reached at {where}: {error}",
-                    hint="check AGENTQ_BROKER_URL and that it runs",
-                ) from error
-        return where
-
-    def workers(self) -> list[str]:
-        """The worker processes that are alive."""
-        return self.store.watch.workers()
-
-    def doctor_facts(self) -> dict[str, Any]:
-        """What `agentq doctor` judges: server, version, aof, policy, role, clock_ms_off, workers."""
-        return asdict(self.store.facts()) | {"workers": self.workers()}
+    def _chores(self) -> Mapping[str, Callable[[], None]]:
+        return chores_of(self)
 
     # ── submitting ───────────────────────────────────────────────────────────────────────────────
 

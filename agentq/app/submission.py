@@ -14,7 +14,6 @@ from agentq.core.errors import InputError, UsageError
 from agentq.core.money import to_nano
 from agentq.core.records import RunRecord
 from agentq.core.settings import Settings
-from agentq.core.words import nearest
 from agentq.engine.children import adopt, refuse_unpriced_inside
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.patterns import Terms
@@ -156,16 +155,9 @@ class Submission:
     # ── checking ─────────────────────────────────────────────────────────────────────────────────
 
     def _agent_of(self, name: str, call: Mapping[str, Any] | None) -> Agent:
-        if call is not None:
-            return self.agent_for(name, call)
         if not name:
             raise UsageError("no agent is named, neither in the row nor for the batch")
-        if name not in self.agents:
-            known = ", ".join(sorted(self.agents)) or "none"
-            raise UsageError(
-                f"there is no agent {name!r}{nearest(name, self.agents)}", hint=f"this app has {known}"
-            )
-        return self.agents[name]
+        return self.agent_for(name, call or {})
 
     def _draft(self, name: str, row: Row, *, thread: Thread | None = None) -> Draft:
         settings = self.settings
