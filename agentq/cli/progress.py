@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from agentq.cli.console import Console
+from agentq.cli.console import Console, plural
 from agentq.cli.liveview import panel, plain_line
 from agentq.cli.tally import Tally
 
@@ -47,6 +47,8 @@ class PlainProgress(Progress):
         now = time.monotonic()
         if tally.is_settled and self._said is None:
             return
+        if self._said is None:
+            self._console.say(f"{tally.name}: {plural(tally.total, 'row')}")
         if (now >= self._due or tally.is_settled) and tally != self._said:
             self._console.say(plain_line(tally, time.strftime("%H:%M:%S")))
             self._said, self._due = tally, now + PLAIN_SECONDS

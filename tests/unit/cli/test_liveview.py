@@ -152,7 +152,8 @@ def test_a_log_has_a_line_at_once_one_at_the_end_and_none_that_says_the_same(
     ended = Tally("july", total=5_000, ended=5_000, spent_nano=USD, forecast=FOUND)
     progress.show(ended)
     progress.show(replace(ended, forecast=replace(FOUND, per_minute=1.0)))
-    first, last = capsys.readouterr().err.splitlines()
+    head, first, last = capsys.readouterr().err.splitlines()
+    assert head == "july: 5000 rows"
     assert " 412/5000 done" in first
     assert last.endswith(" 5000/5000 done $1.00")
 
