@@ -62,7 +62,6 @@ def test_a_paused_batch_finishes_its_steps_starts_none_and_goes_on_as_if_nothing
     assert told.startswith("b is paused: ")
     fleet.submit(60, 4, seconds=0.1)
 
-
     def all_held() -> bool:
         """What was begun is held, and all else waits for its turn as rows."""
         counts = batch.counts()
