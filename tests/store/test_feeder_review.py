@@ -24,6 +24,7 @@ from tests.support.harness import (
     due,
     reserve,
     state_of,
+    submit_run,
 )
 from tests.support.rows import (
     add_rows,
@@ -123,6 +124,21 @@ def test_a_tenant_whose_rows_are_all_admitted_pays_for_them_nevertheless(store: 
     assert ended["bob"] > 4 * ended["ann"], ended
 
 
+def test_who_floods_the_queue_with_single_runs_does_not_keep_the_others_at_one_each(store: Store):
+    for number in range(60):
+        submit_run(store, f"r{number}", tenant="ann")
+    window(store, 12)
+    load_rows(store, 50, "b", tenant="bob")
+    load_rows(store, 50, "c", tenant="cid", max_in_flight=2)
+    for _ in range(20):
+        due(store)
+    assert (flying(store, "bob"), flying(store, "cid")) == (4, 2)
+    for _ in range(10):
+        end_of = min(in_flight(store, "t", "bob"))
+        finish(store, end_of, tokens=1000)
+        assert flying(store, "bob") == 4
+
+
 # ── dry ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -219,6 +235,20 @@ def test_rows_of_a_batch_that_an_older_release_has_made_can_be_read_and_run(stor
         "c2",
     ]
     assert store.runs.cancel(rows[1], "test") == "CANCELLED"
+
+
+@pytest.mark.parametrize("sizes", [(1, 6), (6, 1), (3, 4)])
+def test_rows_that_ended_for_two_reasons_all_wait_again_in_their_order(store: Store, sizes: tuple[int, int]):
+    before = load_rows(store, sizes[0], max_in_flight=1, at=store.watch.server_ms() + 3_600_000)
+    store.batches.drop("b1", StopReason.COST_BUDGET)
+    opened = open_for(store)
+    after = add_rows(store, opened, range(100, 100 + sizes[1]))
+    store.batches.seal("b1")
+    store.batches.cancel("b1", "test")
+    assert store.batches.revive("b1") == 7
+    assert waiting(store) == [*before, *after]
+    assert store.batches.drop("b1", StopReason.TOKEN_BUDGET) == 7
+    check_invariants(store, [])
 
 
 # ── caps ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,8 @@ local FED_AT_ONCE, TRIES, MEAN_OF = 4, 4, 16
 -- of a batch are charged with: were it more than they need, who comes next would begin behind them.
 local LEAST_CHARGE = 100
 local GRACE_OF_ROW_MS = 5000
+-- A call may have 8,000 values at most.
+local MOVED_AT_ONCE, MUCH_SHORTER = 2000, 4
 -- A batch with fewer runs that are delayed is fed, however small the window.
 local LEAST_DELAYED = 8
 
@@ -186,21 +188,54 @@ local function feed_one(tenant)
   return true
 end
 
--- Admit rows while there are slots, at most so many. A tenant with nothing in flight has one admitted whether or not.
+-- Whether a tenant has one admitted although no slot is free: it has nothing in flight; or it has less than its share of the
+-- window, and others have filled that with runs that need no turn (single ones, or retried).
+local function goes_before(tenant, most_slots)
+  local mine, all = redis.call('SCARD', P .. 'slots:t:' .. tenant), redis.call('SCARD', P .. 'slots')
+  return mine == 0 or all >= 2 * most_slots and mine * redis.call('SCARD', P .. 'flying') < most_slots
+end
+
+-- Admit rows while there are slots, at most so many, and one of a tenant that goes before.
 local function feed(tenant, most)
   if redis.call('EXISTS', P .. 'turns') == 0 then return end
-  if tenant and redis.call('EXISTS', P .. 'slots:t:' .. tenant) == 0 and redis.call('ZSCORE', P .. 'turns', tenant) then
+  local most_slots = places()
+  if tenant and redis.call('ZSCORE', P .. 'turns', tenant) and goes_before(tenant, most_slots) then
     for _ = 1, TRIES do
       if feed_one(tenant) then break end
     end
   end
-  local most_slots = places()
   local tries = 0
   while most > 0 and tries < TRIES and redis.call('SCARD', P .. 'slots') < most_slots do
     local next_one = redis.call('ZRANGE', P .. 'turns', 0, 0)[1]
     if not next_one then return end
     if feed_one(next_one) then most = most - 1 else tries = tries + 1 end
   end
+end
+
+-- Put all rows of one list into another. Where one is much shorter, only its rows are moved.
+local function merge(from, into)
+  local long, short, rest_of = redis.call('ZCARD', into), redis.call('ZCARD', from), from .. ':rest'
+  if long == 0 then
+    redis.call('RENAME', from, into)
+    return
+  end
+  if long < short then
+    redis.call('RENAME', into, rest_of)
+    redis.call('RENAME', from, into)
+    long, short = short, long
+  else
+    redis.call('RENAME', from, rest_of)
+  end
+  if short * MUCH_SHORTER > long then
+    redis.call('ZUNIONSTORE', into, 2, into, rest_of)
+    redis.call('UNLINK', rest_of)
+    return
+  end
+  repeat
+    local some, moved = redis.call('ZPOPMIN', rest_of, MOVED_AT_ONCE), {}
+    for i = 1, #some, 2 do moved[i], moved[i + 1] = some[i + 1], some[i] end
+    redis.call('ZADD', into, unpack(moved))
+  until redis.call('EXISTS', rest_of) == 0
 end
 
 -- All rows of a batch that wait come to an end with this reason, `also` those of another list. They never become runs, unless
@@ -211,12 +246,7 @@ local function drop_rows(batch, reason, also)
   for _, from in ipairs({key .. ':feed', also and key .. also}) do
     local count = redis.call('ZCARD', from)
     if count > 0 then
-      if redis.call('EXISTS', into) == 0 then
-        redis.call('RENAME', from, into)
-      else
-        redis.call('ZUNIONSTORE', into, 2, into, from)
-        redis.call('UNLINK', from)
-      end
+      merge(from, into)
       dropped = dropped + count
     end
   end

@@ -20,12 +20,7 @@ local function done()
     local from = batch .. ':dropped:' .. reason
     local count = redis.call('ZCARD', from)
     if count > 0 then
-      if redis.call('EXISTS', into) == 0 then
-        redis.call('RENAME', from, into)
-      else
-        redis.call('ZUNIONSTORE', into, 2, into, from)
-        redis.call('UNLINK', from)
-      end
+      merge(from, into)
       redis.call('HINCRBY', batch, 'ended', -count)
       if redis.call('HINCRBY', batch, 'stop:' .. reason, -count) == 0 then redis.call('HDEL', batch, 'stop:' .. reason) end
       revived = revived + count
