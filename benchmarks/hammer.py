@@ -39,7 +39,7 @@ from support import WORKERS, cpu_seconds, embedded_server, machine, stack
 SHORT, AMPLE = "tenant:short", "tenant:ample"
 TENANTS = (SHORT, AMPLE)
 KEY = "key:shared"
-FIRST_USD, TOPUP_USD = 200_000_000, 30_000_000
+FIRST_USD, TOPUP_USD = 60_000_000, 30_000_000
 """Nano-USD: what the short tenant begins with, and each top-up: about ten calls at their worst."""
 TOPUP_SECONDS = 0.4
 """The least time between two top-ups; each comes only when the money is used up."""
@@ -326,7 +326,7 @@ class Books:
     bills: int = 0
     highest_use: float = 0.0
     used_up: bool = False
-    """Whether the short scope was used up when it was last looked at, or those who waited for it had nobody to wait for."""
+    """Whether the short scope was used up at the last look, or who waited for it had nobody to wait for."""
     violations: list[str] = field(default_factory=list)
 
     def read(self, scopes: Sequence[str]) -> dict[str, Counter[str]]:
