@@ -31,6 +31,7 @@ pytest_plugins = ["tests.support.fleet"]
 pytestmark = pytest.mark.system
 
 if TYPE_CHECKING:  # pytest imports the plugin itself
+    from agentq.app import Batch
     from tests.support.fleet import Fleet
 
     MakeFleet = Callable[..., Fleet]
@@ -54,18 +55,26 @@ def row_runs(fleet: Fleet) -> int:
     )
 
 
+def stand_still(fleet: Fleet, batch: Batch) -> int:
+    """Let some of a batch end, then have each hand in a call that does not; how many calls have begun."""
+    wait_until(lambda: batch.record().ended > 50, "work to have begun", 60)
+    close_gate(fleet)
+    wait_until(lambda: at_work(fleet) == {"-": CONCURRENCY}, "all hands to be full", 60)
+    return len(begins(fleet))
+
+
 def test_a_paused_batch_starts_nothing_and_goes_on_where_it_was(fleet: Fleet):
     batch = submit(fleet, "b", 1_200, seconds=0.01)
-    wait_until(lambda: batch.record().ended > 100, "work to have begun", 60)
+    begun = stand_still(fleet, batch)
     fleet.type("pause", "b", "-y")
-    begun = len(begins(fleet))
+    open_gate(fleet)
     wait_until(
         lambda: not batch.counts()["running"] and not batch.counts()["queued"] - batch.record().rows, "rest"
     )
     let_ticks_pass(fleet)
-    assert len(begins(fleet)) <= begun + CONCURRENCY, "only what had been claimed"
+    assert len(begins(fleet)) == begun, "only what had been claimed"
     waiting = batch.record()
-    assert waiting.rows >= 1_200 - begun - 2 * WINDOW, "the others are rows as before"
+    assert (waiting.ended, waiting.rows) == (begun, 1_200 - begun - (WINDOW - CONCURRENCY))
     assert (waiting.in_flight, fleet.app.store.client.exists(fleet.app.store.keys.turns())) == (0, 0)
     assert examine(fleet.app.store).findings == [], "in the middle, too"
     fleet.type("resume", "b", "-y")
@@ -76,16 +85,17 @@ def test_a_paused_batch_starts_nothing_and_goes_on_where_it_was(fleet: Fleet):
 
 def test_a_cancelled_batch_has_ended_at_once_and_a_retry_runs_what_is_left(fleet: Fleet):
     batch = submit(fleet, "b", 1_200, seconds=0.01)
-    wait_until(lambda: batch.record().ended > 100, "work to have begun", 60)
+    begun = stand_still(fleet, batch)
     fleet.type("cancel", "b", "-y")
-    counts, begun = batch.counts(), len(begins(fleet))
+    counts = batch.counts()
     assert (counts["rows"], counts["queued"], counts["running"]) == (0, 0, 0)
-    assert counts["ended"] + counts["cancelling"] == 1_200
+    assert (counts["ended"], counts["cancelling"]) == (1_200 - CONCURRENCY, CONCURRENCY)
+    open_gate(fleet)
     wait_until(batch.done, "the calls in flight to come back", 60)
     let_ticks_pass(fleet)
-    assert len(begins(fleet)) <= begun + CONCURRENCY
+    assert len(begins(fleet)) == begun
     reasons = batch.stop_reasons()
-    assert reasons["cancelled"] + reasons["finished"] == 1_200
+    assert reasons == {"finished": begun - CONCURRENCY, "cancelled": 1_200 - begun + CONCURRENCY}
     told = json.loads(fleet.type("retry", "b", "-y", "--json").stdout)
     assert told["refused"] == {"have_finished": reasons["finished"]}
     batch.wait(100)
