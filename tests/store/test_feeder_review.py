@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from agentq.engine.retry import retry_batch
 from agentq.store import Store, runreads
 from agentq.store.batches import LoadingError
 from agentq.store.keys import Keys
+from agentq.store.rows import read_rows, row_messages
 from tests.support.harness import (
     HELLO,
     LEASE_MS,
@@ -77,7 +79,8 @@ def test_a_tenant_at_its_cap_does_not_come_back_in_front_of_others(store: Store,
     """It has nearly all slots when the other comes; as its runs end, the other gets its half."""
     if cap == "tenant":
         store.feeder.tune("ann", {"max": 11})
-    load_rows(store, 200, "a", tenant="ann", **({"max_in_flight": 11} if cap == "batch" else {}))
+    options: dict[str, Any] = {"max_in_flight": 11} if cap == "batch" else {}
+    load_rows(store, 200, "a", tenant="ann", **options)
     window(store, 12)
     desk = Desk(store)
     desk.look()
@@ -137,6 +140,16 @@ def test_who_floods_the_queue_with_single_runs_does_not_keep_the_others_at_one_e
         end_of = min(in_flight(store, "t", "bob"))
         finish(store, end_of, tokens=1000)
         assert flying(store, "bob") == 4
+
+
+def test_large_weights_share_small_runs_as_they_say(store: Store):
+    """A run of a few tokens is less than one token to each of them."""
+    for tenant, weight in (("ann", 500), ("bob", 1_000)):
+        store.feeder.tune(tenant, {"weight": weight})
+        load_rows(store, 300, tenant, tenant=tenant)
+    window(store, 12)
+    ended = Desk(store).end(240, tokens={"ann": 120, "bob": 120})
+    assert 1.6 < ended["bob"] / ended["ann"] < 2.4, ended
 
 
 # ── dry ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -292,7 +305,6 @@ def test_a_row_that_is_admitted_while_it_is_read_is_there(
 ):
     rows = load_rows(store, 3)
     window(store, 3)
-    read_rows, row_messages = runreads.read_rows, runreads.row_messages
 
     def late_rows(client: redis.Redis, keys: Keys, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         due(store)

@@ -99,7 +99,7 @@ end
 local function charge(tenant, batch, tokens)
   local weight = tonumber(redis.call('HGET', P .. 'feeder', 'weight:' .. tenant)) or 1
   for _, key in ipairs({P .. 'turns', P .. 'aside'}) do
-    redis.call('ZADD', key, 'XX', 'INCR', int(math.floor(tokens / weight)), tenant)
+    redis.call('ZADD', key, 'XX', 'INCR', string.format('%.3f', tokens / weight), tenant)
   end
   redis.call('ZADD', P .. 'turns:' .. tenant, 'XX', 'INCR', int(tokens), batch)
 end
