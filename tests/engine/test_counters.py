@@ -224,8 +224,8 @@ def test_counters_that_no_run_bears_out_are_found_and_put_right(rig: Rig):
     play(rig, [LOOK, FAIL, "done"], name="a")
     right = Batch(rig.store, "b1").record().counters
     key = rig.store.keys.batch("b1")
-    for damage in ({"m:results": 9}, {"m:steps:7": 1}, {"m:usd": 1}):
-        rig.store.client.hset(key, mapping=damage)
+    for field, wrong in (("m:results", 9), ("m:steps:7", 1), ("m:usd", 1)):
+        rig.store.client.hset(key, field, str(wrong))
         assert [finding.code for finding in examine(rig.store).findings] == ["counter"]
         assert examine(rig.store, repair=True).repaired == 1
         assert Batch(rig.store, "b1").record().counters == right

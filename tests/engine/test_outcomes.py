@@ -126,7 +126,7 @@ def test_rows_that_were_never_started_are_results_too(rig: Rig, app: AgentQ):
 
 def test_a_row_gives_its_line_back_whatever_became_of_it(rig: Rig, app: AgentQ):
     """The line has the same content: submitted again under the same name it is the same row."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"custom_id": "a", "input": "plain"},
         {"custom_id": "b", "input": "more", "max_usd": "0.5", "priority": 4, "metadata": {"k": [1]}},
         {"custom_id": "c", "input": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]},

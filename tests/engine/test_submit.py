@@ -13,6 +13,7 @@ import pytest
 from agentq import AgentQ
 from agentq.agent import Budgets, LoopDetector, Thread
 from agentq.core.errors import ConflictError, UsageError
+from agentq.core.records import Opened
 from agentq.engine.rows import parse_row
 from agentq.engine.submit import draft_run, submit_drafts
 from agentq.provider.scripted import ScriptedClient
@@ -340,7 +341,7 @@ def test_two_that_load_one_batch_with_other_content_leave_it_sealed(
     late = make_app()
     open_it = late.store.batches.open
 
-    def open_late(name: str, **options: Any) -> int:
+    def open_late(name: str, **options: Any) -> Opened:
         make_app().submit_many("a", [{"input": "hello", "custom_id": "1"}], batch=name)
         return open_it(name, **options)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentq.core.lifecycle import StopReason
@@ -15,7 +17,7 @@ ROWS, SAMPLE = 20, 5
 
 
 def load(
-    store: Store, *, usd: int | None = None, rows: int = ROWS, seal: bool = True, **options: int
+    store: Store, *, usd: int | None = None, rows: int = ROWS, seal: bool = True, **options: Any
 ) -> list[str]:
     """A batch whose sample of five waits in front of its other rows; answers the ids of its rows."""
     opened = open_for(store, usd=usd, pilot=SAMPLE, **options)

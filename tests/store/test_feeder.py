@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,8 @@ def test_a_tenant_with_nothing_in_flight_has_one_run_at_once_above_the_window(st
     check(store)
 
 
-CAPS = {
+# The options of a batch, the knobs of a tenant, those of all, and how many may be in flight then.
+CAPS: dict[str, tuple[dict[str, Any], tuple[str, dict[str, Any]] | None, dict[str, Any] | None, int]] = {
     "of a batch": ({"max_in_flight": 3}, None, None, 3),
     "of its open runs": ({"max_open": 2}, None, None, 2),
     "of a tenant": ({}, ("acme", {"max": 4}), None, 4),

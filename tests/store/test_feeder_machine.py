@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -388,9 +387,8 @@ def test_whatever_happens_nothing_starves_and_all_of_it_ends(server: EmbeddedSer
         pass
 
     Sharded.server = server
-    make: Callable[[], Machine] = seed(shard)(Sharded)
     run_state_machine_as_test(
-        make,
+        seed(shard)(Sharded),
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,

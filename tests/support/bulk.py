@@ -200,7 +200,7 @@ def _content(client: redis.Redis, key: str) -> Any:
         case "zset":
             return client.zrange(key, 0, -1, withscores=True)
         case other:
-            raise AssertionError(f"{key} is a {other}")
+            raise AssertionError(f"{key} is a {other!r}")
 
 
 def check_whole(fleet: Fleet, batch: str, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, Opened, RowEntry, RunSpec, Settlement
@@ -87,7 +88,7 @@ def load_rows(
     tenant: str = "acme",
     priorities: Sequence[int] = (0,),
     usd: int | None = None,
-    **options: int | str,
+    **options: Any,
 ) -> list[str]:
     """A new batch with so many rows, their priorities in turn, sealed; answers the ids of their runs."""
     opened = open_for(store, batch, tenant=tenant, usd=usd, **options)

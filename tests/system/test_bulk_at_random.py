@@ -64,7 +64,8 @@ def act(fleet: Fleet, batch: Batch, chance: random.Random) -> None:
             batch.retry()
         case "row":
             run = chance.choice(list(batch.runs()))
-            chance.choice([run.cancel, run.pause, run.resume])()
+            deeds: list[Callable[..., object]] = [run.cancel, run.pause, run.resume]
+            chance.choice(deeds)()
         case "cap":
             policy = chance.choice(["park", "stop"])
             ledger.set_limit(scope, usd=ledger.account(scope).spent_nano + 20 * ROW_NANO, on_exhausted=policy)

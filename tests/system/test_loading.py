@@ -30,6 +30,7 @@ pytestmark = pytest.mark.system
 if TYPE_CHECKING:  # pytest imports the plugin itself
     from agentq.core.records import BatchRecord
     from tests.support.fleet import Fleet
+    from tests.support.processes import ProcessGroup
 
     MakeFleet = Callable[..., Fleet]
 
@@ -86,6 +87,13 @@ def test_wherever_it_is_killed_the_same_command_brings_each_row_once(fleet: Flee
     assert_each_row_once(fleet, 1_100)
 
 
+def kill_amid(fleet: Fleet, process: ProcessGroup, until: int) -> None:
+    """Kill it as soon as the batch has more rows than that."""
+    wait_until(lambda: total(fleet) > until or process.returncode is not None, "some rows", 60)
+    process.signal(SIGKILL)
+    process.wait()
+
+
 def test_killed_at_random_moments_it_brings_each_row_once(fleet: Fleet):
     count, chance = 20_000, random.Random(6)
     write_rows(fleet, "rows.jsonl", rows(count))
@@ -93,11 +101,7 @@ def test_killed_at_random_moments_it_brings_each_row_once(fleet: Fleet):
     for _ in range(4):
         process, until = begun(fleet, *SUBMIT), chance.randint(total(fleet), count - 2_000)
         try:
-            wait_until(
-                lambda p=process, n=until: total(fleet) > n or p.returncode is not None, "some rows", 60
-            )  # type: ignore[misc]
-            process.signal(SIGKILL)
-            process.wait()
+            kill_amid(fleet, process, until)
         finally:
             process.end()
         broken += not record(fleet).sealed

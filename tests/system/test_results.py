@@ -146,7 +146,7 @@ def test_what_failed_is_in_files_of_its_own_and_its_lines_run_as_a_batch_of_thei
     fleet = make_fleet(app=MOODY, patience_seconds=0.1)
     fleet.start_worker()
     moods = {"a": "", "b": "down", "c": "wrong", "d": "down", "e": ""}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"custom_id": name, "input": f"row {name}", "metadata": {"mood": mood}, "priority": 3}
         for name, mood in moods.items()
     ]

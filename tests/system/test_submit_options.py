@@ -56,7 +56,7 @@ def test_a_dry_run_says_what_it_may_cost_and_leaves_nothing(fleet: Fleet):
 
 def test_a_dry_run_needs_no_server_and_finds_what_is_wrong(fleet: Fleet):
     write_rows(fleet, "wrong.jsonl", [*rows(2), {"input": "a", "agent": "on"}])
-    nowhere = {"AGENTQ_REDIS_URL": "redis://127.0.0.1:1/0"}
+    nowhere: dict[str, Any] = {"AGENTQ_REDIS_URL": "redis://127.0.0.1:1/0"}
     refused = typed(fleet, "submit", "wrong.jsonl", "--dry-run", code=2, **nowhere).stderr.decode()
     assert "wrong.jsonl:3: there is no agent 'on' (did you mean 'one'?)" in refused
     typed(fleet, "submit", "wrong.jsonl", "--dry-run", "--limit", "2", **nowhere)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
-from agentq.engine.forecast import Forecast, forecast, pace
+from agentq.engine.forecast import Ends, Forecast, forecast, pace
 
 USD = 10**9
 NOW = 1_000_000_000
@@ -20,9 +19,8 @@ def counters(*costs: int) -> dict[str, int]:
     return {"steps:2": len(costs), "usd": sum(costs), "usd2": squares}
 
 
-def made(counted: dict[str, int], left: int, spent_nano: int = 0, **options: Any) -> Forecast:
-    options = {"now_ms": NOW, "ends": []} | options
-    found = forecast(counted, left=left, spent_nano=spent_nano, **options)
+def made(counted: dict[str, int], left: int, spent_nano: int = 0, ends: Ends = ()) -> Forecast:
+    found = forecast(counted, left=left, spent_nano=spent_nano, now_ms=NOW, ends=ends)
     assert found is not None
     return found
 

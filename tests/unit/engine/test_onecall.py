@@ -48,7 +48,7 @@ def sent(agent: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dialect", MODELS)
 def test_the_body_is_sent_with_its_options_and_its_cap_once(calls, dialect):
-    options = {CAPS[dialect]: 77, "top_p": 0.5, "metadata": {"user_id": "u1"}}
+    options: dict[str, Any] = {CAPS[dialect]: 77, "top_p": 0.5, "metadata": {"user_id": "u1"}}
     agent = calls.agent(call(dialect, **options))
     body = sent(agent)
     assert {name: body[name] for name in options} == options
@@ -62,7 +62,9 @@ def test_the_body_is_sent_with_its_options_and_its_cap_once(calls, dialect):
 
 def test_either_name_of_the_cap_becomes_the_one_that_the_model_takes(calls):
     for name in ("max_tokens", "max_completion_tokens"):
-        old, new = (calls.agent(call(model=model, **{name: 50})) for model in ("gpt-4o-mini", "gpt-5"))
+        old, new = (
+            calls.agent(call("openai-chat", model, **{name: 50})) for model in ("gpt-4o-mini", "gpt-5")
+        )
         assert {key: value for key, value in sent(old).items() if key.startswith("max")} == {"max_tokens": 50}
         assert sent(new)["max_completion_tokens"] == 50
         assert "max_tokens" not in sent(new)
@@ -83,7 +85,14 @@ def test_a_body_without_a_cap_gets_one_that_its_model_can_take(window, cap):
 
 
 def test_what_says_nothing_is_left_out(calls):
-    said_nothing = {"n": 1, "stream": False, "tools": [], "stop": None, "max_tokens": None, "seed": 7}
+    said_nothing: dict[str, Any] = {
+        "n": 1,
+        "stream": False,
+        "tools": [],
+        "stop": None,
+        "max_tokens": None,
+        "seed": 7,
+    }
     assert calls.agent(call(**said_nothing)).client.options == {"seed": 7}
 
 
@@ -118,7 +127,7 @@ def test_a_call_that_cannot_be_made_or_bounded_is_one_sentence(calls, refused, w
 def test_what_costs_no_more_than_the_list_says_is_taken(calls):
     for options in ({"service_tier": "flex"}, {"modalities": ["text"]}):
         assert calls.agent(call(**options)).client.options == options
-    cached = {"cache_control": {"type": "ephemeral"}}
+    cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
     assert calls.agent(call("anthropic", **cached)).client.options == cached
 
 
