@@ -106,12 +106,14 @@ def _say(session: Session, target: str, retried: Retried, sentence: str | None =
             {
                 "target": target,
                 "retried": len(retried.runs),
+                "rows": retried.rows,
                 "refused": {_key(why): count for why, count in retried.groups().items()},
                 "runs": retried.runs,
             }
         )
         return
-    session.console.out(sentence or f"{target}: {plural(len(retried.runs), 'run')} retried")
+    rows = f", and {plural(retried.rows, 'row')} that had never begun" if retried.rows else ""
+    session.console.out(sentence or f"{target}: {plural(len(retried.runs), 'run')} retried{rows}")
     for why, count in retried.groups().items():
         session.console.out(f"  {count} not: they {why}")
 

@@ -27,7 +27,7 @@ local function done()
     end
   end
   if revived > 0 then
-    redis.call('HDEL', batch, 'cancelled', 'told')
+    redis.call('HDEL', batch, 'cancelled', 'told', 'denied')
     persist_batch(name)
     offer(name)
     feed(f[1], FED_AT_ONCE)

@@ -11,11 +11,12 @@ local newer = too_new()
 if newer then return newer end
 local id = ARGV[1]
 local run = run_key(id)
-local function was_row()
+local function ended_as_row()
   -- PART feeder
-  return run_of_row(id)
+  if not run_of_row(id) then return dropped_as(id) end
 end
-if redis.call('EXISTS', run) == 0 then was_row() end
+local dropped = redis.call('EXISTS', run) == 0 and ended_as_row()
+if dropped then return {'ENDED', dropped} end
 local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes')
 local state = f[1]
 if not state then return {'MISSING'} end

@@ -13,6 +13,8 @@ local id = ARGV[1]
 local run = run_key(id)
 local f = redis.call('HMGET', run, 'state', 'stop_reason', 'scopes', 'batch', 'paused')
 if not f[1] then
+  local dropped = dropped_as(id)
+  if dropped then return {'ENDED', dropped} end
   local batch = batch_of_row(id)
   if batch and redis.call('HEXISTS', rows_of(batch), id) == 1 then return {'RESUMED'} end
   return {'MISSING'}
