@@ -108,7 +108,8 @@ def expire(store: Store) -> None:
 
 def gather(store: Store) -> None:
     lease = at_work(store)
-    child = RunSpec(agent="a", tenant="acme", ancestors=("r1",))
+    batch = str(store.client.hget(store.keys.run("r1"), "batch")) or None
+    child = RunSpec(agent="a", tenant="acme", batch=batch, ancestors=("r1",))
     store.runs.submit([("child", child, [HELLO])], heads=["{}"], retention_ms=1)
     store.runs.commit_gather(lease, EMPTY, ["child"], {"0:t:1": 60_000})
 
@@ -215,14 +216,18 @@ MOVES: dict[str, tuple[Callable[[Store], object], str, bool]] = {
 """What befalls a run, its state then, and whether it is in flight."""
 
 
-@pytest.mark.parametrize("batch", ["b0", None], ids=["of a batch", "alone"])
-@pytest.mark.parametrize("move", MOVES)
+OF_A_BATCH = {"held where it is claimed", "let go by the tick"}
+"""Only a batch's pause holds a run where it is claimed."""
+
+
+@pytest.mark.parametrize(
+    "move, batch",
+    [*((move, "b0") for move in MOVES), *((move, None) for move in MOVES if move not in OF_A_BATCH)],
+)
 def test_a_run_has_a_slot_while_it_is_at_work_or_queued_and_due(store: Store, move: str, batch: str | None):
     make, state, has_slot = MOVES[move]
     store.batches.open("b0", agent="a", tenant="acme", usd=None, tokens=None, retention_ms=10**6)
     submit_run(store, batch=batch)
-    if batch is None and make in (hold_at_the_claim, let_go_by_the_tick):
-        pytest.skip("only a batch's pause holds a run where it is claimed")
     make(store)
     assert state_of(store) == state
     assert ("r1" in in_flight(store)) == has_slot
