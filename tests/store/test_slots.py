@@ -177,10 +177,15 @@ def cancelled_and_dead(store: Store) -> None:
     store.watch.rescue("r1", LEASE_MS)
 
 
+def hint_again(store: Store) -> None:
+    age(store, "r1")
+    due(store)
+
+
 MOVES: dict[str, tuple[Callable[[Store], object], str, bool]] = {
     "submitted": (lambda store: None, "queued", True),
     "claimed": (at_work, "running", True),
-    "its hint is sent again": (lambda store: (age(store, "r1"), due(store)), "queued", True),
+    "its hint is sent again": (hint_again, "queued", True),
     "the next step": (
         lambda store: store.runs.commit_continue(at_work(store), EMPTY, None),
         "queued",
