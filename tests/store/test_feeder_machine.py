@@ -68,6 +68,9 @@ class Machine(RuleBasedStateMachine):
         self.singles = 0
         for tenant in TENANTS:
             self.store.ledger.set_limit(f"tenant:{tenant}", usd=PLENTY, actor=by())
+        self.store.watch.sign_on("w1", 3600, slots=1)
+        for name in BATCHES:
+            self.load(name, 4, 0)
 
     def teardown(self) -> None:
         try:
@@ -88,11 +91,12 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def rows(self) -> list[str]:
-        """The rows that wait for their turn."""
+        """The rows that are not runs yet, loaded or not."""
         return [
             str(row)
             for name in sorted(BATCHES)
-            for row in self.store.client.zrange(self.store.keys.batch(name, "feed"), 0, -1)
+            for part in ("feed", "loading")
+            for row in self.store.client.zrange(self.store.keys.batch(name, part), 0, -1)
         ]
 
     @invariant()
@@ -138,6 +142,16 @@ class Machine(RuleBasedStateMachine):
             del self.loads[name]
             return
         self.numbers[name] += count
+
+    def load(self, name: str, count: int, priority: int) -> None:
+        """All of a load at once, unless somebody else is at it."""
+        self.open(name, SOMEBODY, None, None)
+        self.add(name, count, priority)
+        self.seal(name)
+
+    @rule(name=batch_names, count=st.integers(1, 4), priority=st.sampled_from([0, 0, 3, 9]))
+    def load_rows(self, name: str, count: int, priority: int) -> None:
+        self.load(name, count, priority)
 
     @rule(name=batch_names)
     def add_conflict(self, name: str) -> None:
@@ -257,8 +271,12 @@ class Machine(RuleBasedStateMachine):
         self.singles += 1
         submit_run(self.store, f"single{self.singles}", tenant=tenant)
 
-    @rule(pick=PICK)
-    def claim(self, pick: int) -> None:
+    @rule(picks=st.lists(PICK, min_size=1, max_size=4))
+    def claim(self, picks: list[int]) -> None:
+        for pick in picks:
+            self.claim_one(pick)
+
+    def claim_one(self, pick: int) -> None:
         queued = self.ids("queued")
         if queued:
             run_id = queued[pick % len(queued)]
@@ -268,6 +286,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=PICK, how=st.sampled_from(["end", "end", "continue", "wait", "release", "delay"]))
     def commit(self, pick: int, how: str) -> None:
+        self.claim_one(pick)
         lease = self.held(pick)
         if lease is not None:
             self.leave(lease, how)
@@ -293,13 +312,16 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=PICK, escrow=st.booleans())
     def park(self, pick: int, escrow: bool) -> None:
         """A run at work finds no money: its tenant has used it up."""
+        self.claim_one(pick)
         lease = self.held(pick)
         if lease is None:
             return
         if escrow:
             reserve(self.store, lease, 1, usd=1, tokens=1, escrow_usd=1, escrow_tokens=1)
         tenant = str(self.store.client.hget(self.store.keys.run(lease.run_id), "tenant"))
-        self.store.ledger.set_limit(f"tenant:{tenant}", usd=5, actor=by())
+        self.store.ledger.set_limit(f"tenant:{tenant}", usd=1_000, actor=by())
+        left = self.store.ledger.account(f"tenant:{tenant}").left_nano or 0
+        self.store.ledger.book(f"tenant:{tenant}", "charge", usd=max(0, left - 5), actor=by())
         reserve(self.store, lease, 2, usd=100, tokens=1, policy="park")
 
     @rule(tenant=tenant_names)
@@ -388,7 +410,7 @@ def test_whatever_happens_nothing_starves_and_all_of_it_ends(server: EmbeddedSer
 
     Sharded.server = server
     run_state_machine_as_test(
-        seed(shard)(Sharded),
+        seed(secrets.randbits(64))(Sharded),
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,

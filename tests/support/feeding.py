@@ -20,7 +20,7 @@ def check(state: State, now_ms: int) -> None:
         for name, (content, _) in state.items()
         if name.startswith("run:") and name.count(":") == 1
     }
-    check_slots(state, runs)
+    check_slots(state, runs, now_ms)
     for batch in batches(state):
         check_rows(state, batch, runs)
         check_turns(state, batch, now_ms)
@@ -31,7 +31,7 @@ def batches(state: State) -> list[str]:
     return [name[6:] for name in state if name.startswith("batch:") and name.count(":") == 1]
 
 
-def check_slots(state: State, runs: Mapping[str, Mapping[str, str]]) -> None:
+def check_slots(state: State, runs: Mapping[str, Mapping[str, str]], now_ms: int) -> None:
     """Who is in flight is at work, or queued and due; each once, and also by tenant and batch.
 
     A run whose delay is over takes its slot with its first hint, or when it is claimed: either may be.
@@ -44,6 +44,8 @@ def check_slots(state: State, runs: Mapping[str, Mapping[str, str]]) -> None:
     assert slots <= at_work | set(queued), (
         f"a slot: { ({r: runs.get(r) for r in slots - at_work - set(queued)}) }"
     )
+    early = {run_id for run_id in slots & set(queued) if int(queued[run_id].get("not_before", 0)) > now_ms}
+    assert not early, f"a slot before their delay is over: {early}"
     tenants, of_batches = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for run_id in slots:
         tenants[runs[run_id]["tenant"]].add(run_id)
@@ -92,6 +94,8 @@ def check_turns(state: State, batch: str, now_ms: int) -> None:
     """A batch whose rows may be admitted takes turns, and so does its tenant. Else its rows would starve."""
     key = f"batch:{batch}"
     fields, tenant = _get(state, key, {}), _get(state, key, {})["tenant"]
+    if "dry" in fields:
+        assert batch not in _members(state, f"turns:{tenant}"), f"{batch} has no money and takes turns"
     if not is_feedable(state, batch, now_ms) or batch in _members(state, "starts"):
         return
     assert batch in _members(state, f"turns:{tenant}"), f"{batch} takes no turns: {fields}"
