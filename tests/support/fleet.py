@@ -25,6 +25,7 @@ from agentq.core.records import RunRecord
 from agentq.store.checkup import examine
 from agentq.worker.command import worker_argv
 from agentq.worker.embedded import EmbeddedServer
+from agentq.worker.hints import hint_template
 from tests.support.processes import ProcessGroup
 from tests.support.wait import wait_until
 
@@ -115,6 +116,16 @@ class Fleet:
         )
         assert done.returncode == code, f"{args} → {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
+
+    @property
+    def queue(self) -> str:
+        """The list that most messages go to."""
+        return f"{self.app.store.keys.broker_prefix}steps\x06\x161"
+
+    def admit(self) -> None:
+        """Have rows admitted, and their messages sent, as if a worker had signed on; for a minute."""
+        hint = hint_template(self.app.make_hint)
+        self.app.store.watch.sign_on("a worker to come", 60, slots=16, hint=hint)
 
     def start_worker(self, *, concurrency: int = 8, **env: str) -> ProcessGroup:
         """A worker process, ready to take steps."""

@@ -84,7 +84,8 @@ def test_runs_that_wait_for_people_and_for_children_or_are_stopped_survive_besid
         "step.after_closing",
     }
     # None of these agents has an output, or outgrows its window.
-    assert report.unreached.keys() == {"step.after_repair", "step.after_summary"}
+    unreached = {point for point in report.unreached if point.startswith("step.")}
+    assert unreached == {"step.after_repair", "step.after_summary"}
 
 
 def test_the_demo_s_agent_survives_lost_late_and_doubled_hints(tmp_path):

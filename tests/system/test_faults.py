@@ -104,8 +104,8 @@ def test_a_worker_frozen_past_its_lease_can_change_nothing_when_it_thaws(make_fl
 def test_a_lost_message_costs_seconds_not_the_run(make_fleet):
     """The broker's list is deleted by hand; the tick sends the hint again."""
     fleet = make_fleet()
-    batch = fleet.submit(3, 3)
-    queue = fleet.app.store.keys.broker_prefix + "steps"
+    fleet.admit()
+    batch, queue = fleet.submit(3, 3), fleet.queue
     assert fleet.app.store.client.llen(queue) == 3
     assert fleet.app.store.client.delete(queue) == 1
     fleet.start_worker()
@@ -121,7 +121,7 @@ def test_a_message_lost_in_the_middle_of_a_run_is_sent_again(make_fleet):
     first.wait(30)
     assert fleet.records()[0].state is RunState.QUEUED
     assert fleet.records()[0].step == 1
-    assert fleet.app.store.client.delete(fleet.app.store.keys.broker_prefix + "steps") == 1
+    assert fleet.app.store.client.delete(fleet.queue) == 1
     fleet.start_worker()
     batch.wait(30)
     fleet.check("b", steps=3)
@@ -131,7 +131,8 @@ def test_a_message_lost_in_the_middle_of_a_run_is_sent_again(make_fleet):
 def test_a_message_that_comes_late_finds_nothing_to_do(make_fleet):
     """The hints of every first step are withheld, sent again by the tick, and come when all is over."""
     fleet = make_fleet()
-    queue, client = fleet.app.store.keys.broker_prefix + "steps", fleet.app.store.client
+    fleet.admit()
+    queue, client = fleet.queue, fleet.app.store.client
     batch = fleet.submit(5, 3)
     late = client.lpop(queue, 5)
     assert len(late) == 5
@@ -265,11 +266,12 @@ def test_what_a_frozen_worker_has_done_is_in_the_trace_when_it_thaws(make_fleet,
 def test_a_message_that_comes_three_times_does_each_step_once(make_fleet):
     """Claims decide; doubles find nothing to do."""
     fleet = make_fleet()
+    fleet.admit()
     batch = fleet.submit(5, 4)
     for record in fleet.records():
         for _ in range(2):
             fleet.app.dispatch(record.id, 0)
-    assert fleet.app.store.client.llen(fleet.app.store.keys.broker_prefix + "steps") == 15
+    assert fleet.app.store.client.llen(fleet.queue) == 15
     fleet.start_worker()
     fleet.start_worker()
     batch.wait(60)
@@ -345,7 +347,6 @@ def test_messages_carry_ids_only_and_stay_under_two_kilobytes(make_fleet):
     """A long input is in the state, never in the broker."""
     fleet = make_fleet()
     fleet.app.submit("worker", "long " * 20_000, metadata={"row": 1, "steps": 1})
-    queue = fleet.app.store.keys.broker_prefix + "steps"
-    (message,) = fleet.app.store.client.lrange(queue, 0, -1)
+    (message,) = fleet.app.store.client.lrange(fleet.queue, 0, -1)
     assert len(message) < 2048
     assert "long" not in message

@@ -6,10 +6,10 @@
 -- kombu keeps the messages of a queue in a list for each priority: this behind its name is the one that is served second.
 local SECOND = '\6\0221'
 
--- Whether a tenant has less in flight than its share: then nothing of it waits behind what others have queued.
+-- Whether a tenant has no more than half of its share in flight: then it need not wait behind what others have queued.
 local function below_share(tenant)
   local tenants = redis.call('SCARD', P .. 'flying')
-  return tenants > 1 and redis.call('SCARD', P .. 'slots:t:' .. tenant) * tenants < redis.call('SCARD', P .. 'slots')
+  return tenants > 1 and redis.call('SCARD', P .. 'slots:t:' .. tenant) * tenants * 2 <= redis.call('SCARD', P .. 'slots')
 end
 
 -- Send a hint; with `front` before all others of its list.

@@ -15,9 +15,12 @@ from kombu.asynchronous import Hub
 from kombu.transport import redis as kombu_redis
 
 from agentq.core.settings import Settings
-from agentq.worker.celery_app import make_celery
+from agentq.worker.celery_app import SECOND, make_celery
 from agentq.worker.embedded import EmbeddedServer
-from agentq.worker.transport import Channel, HintAMQP, HintConnection, Transport, wake_when_done
+from agentq.worker.transport import SECOND_FIRST, Channel, HintAMQP, HintConnection, Transport, wake_when_done
+
+SEPARATOR = "\x06\x16"
+"""What kombu has between a queue's name and a priority."""
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def celery(server: EmbeddedServer, namespace: str) -> Celery:
     return make_celery("t", Settings(redis_url=server.url, namespace=namespace))
 
 
-@pytest.mark.parametrize("method", ["_connparams", "_create_client", "basic_ack"])
+@pytest.mark.parametrize("method", ["_connparams", "_create_client", "_brpop_start", "basic_ack"])
 def test_kombu_still_has_the_methods_that_are_overridden(method):
     """A release that renames one of them must not pass unnoticed."""
     ours, theirs = getattr(Channel, method), getattr(kombu_redis.Channel, method)
@@ -48,6 +51,26 @@ def test_on_redis_the_lean_transport_is_used_with_prefetching_off(celery, namesp
         assert channel.global_keyprefix == f"{{aq:{namespace}}}:mq:"
         assert channel._create_client() is channel._create_client()
     assert celery.conf.worker_disable_prefetch
+
+
+def test_the_second_list_is_looked_at_first_now_and_then(celery):
+    """Otherwise what is in it would wait for as long as anything is in the first."""
+    with celery.connection_for_read() as connection:
+        channel: Any = connection.default_channel
+        client = channel._create_client()
+        prefix = channel.global_keyprefix
+        for name in ("steps", f"steps{SEPARATOR}{SECOND}"):
+            client.lpush(name, *(f"{name}-{n}" for n in range(8)))
+        channel._active_queues = ["steps"]
+        channel._update_queue_cycle()
+        channel.client.connection = channel.client.connection_pool.get_connection()
+        taken = []
+        for _ in range(8):
+            channel._brpop_start()
+            key, _ = channel.client.connection.read_response()
+            taken.append((key.decode() if isinstance(key, bytes) else key).removeprefix(prefix))
+        second = f"steps{SEPARATOR}{SECOND}"
+        assert taken == [*["steps"] * (SECOND_FIRST - 1), second] * 2
 
 
 def test_another_broker_runs_on_stock_celery():
