@@ -54,10 +54,11 @@ def command(
     else:
         record_of_batch = found.record()
         live = record_of_batch.total - record_of_batch.ended + record_of_batch.descendants
-        if not live:
+        if not live and record_of_batch.loader is None:
             _say(session, found.name, None, f"all runs of {found.name} had already ended")
             return
-        confirm(session, "cancel", live, found.name, yes=yes)
+        if live:  # else a load that came to no row is ended
+            confirm(session, "cancel", live, found.name, yes=yes)
         cancelled = found.cancel(by=who)
     below = f", and {plural(cancelled.children, 'run')} below them" if cancelled.children else ""
     _say(session, found.name, cancelled, f"{found.name}: {plural(cancelled.live, 'run')} cancelled{below}")

@@ -20,6 +20,13 @@ BUG = 1
 UNWRITABLE = 1
 OK = 0
 
+_NO_NUMBER = {
+    "integer range": "whole number",
+    "integer": "whole number",
+    "float range": "number",
+    "float": "number",
+}
+"""What click calls a number, the longer names first, and what people do."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SERVER_PACKAGES = ("redis", "kombu", "amqp")
 _SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading", "InvalidResponse")
@@ -107,6 +114,8 @@ def _abandon_stdout() -> None:
 
 def _sentence(text: str) -> str:
     text = text.strip().rstrip(".")
+    for name, is_none in _NO_NUMBER.items():
+        text = text.replace(f"is not a valid {name}", f"is no {is_none}")
     return text[:1].lower() + text[1:]
 
 

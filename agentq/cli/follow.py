@@ -72,6 +72,9 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
     elif tally.held:
         console.say(f"paused: {plural(tally.held, 'run')}")
         console.say(f"  {resume_them(batch.name)}")
+    if tally.broken_off:
+        console.say(f"its load was broken off, and {tally.loading} rows of it have not begun")
+        console.say(f"  the same agentq submit again goes on with it, agentq cancel {batch.name} ends it")
     for line in holdup_lines(holdups(batch, tally)):
         console.say(line)
     for line in money_lines(tally.money):

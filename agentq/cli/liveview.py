@@ -48,7 +48,8 @@ def standing(tally: Tally) -> list[str]:
     """Why rows do not begin that have not, each reason in words."""
     said = []
     if tally.loader is not None:
-        said.append(f"being loaded by {tally.loader.rpartition(':')[0].replace('@', ' on ') or tally.loader}")
+        who = tally.loader.rpartition(":")[0].replace("@", " on ") or tally.loader
+        said.append(f"its load by {who} was broken off" if tally.broken_off else f"being loaded by {who}")
     if tally.paused_by is not None:
         said.append(f"paused by {tally.paused_by}")
     if tally.starts_ms is not None:

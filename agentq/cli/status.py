@@ -87,6 +87,7 @@ def _batch(session: Session, batch: Batch) -> None:
     console.out(f"  {tally}")
     for why in standing(tally):
         cure = f": agentq resume {batch.name} lets it go on" if why.startswith("paused") else ""
+        cure = ": the same agentq submit again goes on with it" if why.startswith("its load") else cure
         console.out(f"  {why}{cure}")
     if tally.held and not record.paused:
         console.out(f"  {plural(tally.held, 'run')} paused: {resume_them(batch.name)}")

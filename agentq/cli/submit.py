@@ -271,10 +271,15 @@ def _submit(
         session.need_server(app)
         if pilot is None:  # else what its sample costs is asked about, not what the whole may cost at most
             confirm_cost(session.console, load, confirm_above, yes=yes)
+        there = app.store.batches.read(wanted.batch)
         try:
-            return app.write(
+            batch = app.write(
                 load, agent=wanted.agent, on_exhausted=wanted.on_exhausted, options=options, pilot=pilot
             )
+            if there is not None:  # a batch is found by its file's name: perhaps this one was not meant
+                new = batch.record().total - there.total
+                session.console.say(f"batch {wanted.batch} is there: {new} of {plural(load.rows, 'row')} new")
+            return batch
         except KeyboardInterrupt:
             progress.done()
             session.console.say(

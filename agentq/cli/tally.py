@@ -50,6 +50,10 @@ class Tally:
     limit_nano: int | None = None
     loader: str | None = None
     """Who is loading it, or was."""
+    loading: int = 0
+    """Of the rows, how many are of that load: none of them begins before it is complete."""
+    broken_off: bool = False
+    """Nothing is heard of the loader any more: somebody must submit the same again."""
     paused_by: str | None = None
     starts_ms: int | None = None
     """No row begins before."""
@@ -88,6 +92,8 @@ class Tally:
             rows=counts["rows"],
             limit_nano=account.limit_nano,
             loader=record.loader,
+            loading=record.loading,
+            broken_off=record.loader_gone,
             paused_by=record.paused,
             starts_ms=record.starts_ms,
             pilot=record.pilot,
@@ -101,7 +107,10 @@ class Tally:
     @property
     def is_settled(self) -> bool:
         """Whether nothing moves any more unless a person acts."""
-        return self._stuck + self.ended + (self.rows if self._rows_are_stuck else 0) >= self.total
+        if self.loader is not None and not self.broken_off:
+            return False  # more rows may come, also when all that are there have ended
+        stuck_rows = self.rows if self._rows_are_stuck else self.loading if self.broken_off else 0
+        return self._stuck + self.ended + stuck_rows >= self.total
 
     @property
     def _stuck(self) -> int:
@@ -128,7 +137,7 @@ class Tally:
         """The first rule that applies to a batch in which nothing moves."""
         if self.refused:
             return PROVIDER
-        if self.waiting or self.held or (self.paused_by is not None and self.rows):
+        if self.waiting or self.held or self.broken_off or (self.paused_by is not None and self.rows):
             return WAITING_FOR_APPROVAL
         if self.failed:
             return FAILED_ROWS
@@ -152,6 +161,7 @@ class Tally:
             "ended": self.ended,
             "failed": self.failed,
             "loading": self.loader,
+            "broken_off": self.broken_off,
             "paused_by": self.paused_by,
             "starts_at": None if self.starts_ms is None else self.starts_ms / 1000,
             "pilot": self.pilot,

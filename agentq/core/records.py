@@ -507,6 +507,10 @@ class BatchRecord:
     """Of these, how many are queued and due, or running."""
     loader: str | None = None
     """Who adds rows to it, or did when he was killed."""
+    loader_gone: bool = False
+    """Whether nobody has heard of the loader for so long that another may take his place."""
+    loading: int = 0
+    """Of `rows`, how many are of a load that is not sealed."""
     cancelled: str | None = None
     """Who cancelled it."""
     max_in_flight: int | None = None

@@ -38,6 +38,7 @@ class BatchReads:
         def number(field: str) -> int | None:
             return int(fields[field]) if field in fields else None
 
+        loader = fields.get("loader", "").split()  # who, until when he need not be heard of, sealed before
         return BatchRecord(
             name=name,
             agent=fields["agent"],
@@ -52,7 +53,9 @@ class BatchReads:
             rows=fed + loading,
             open=open_runs,
             in_flight=in_flight,
-            loader=fields["loader"].split()[0] if "loader" in fields else None,
+            loader=loader[0] if loader else None,
+            loader_gone=bool(loader) and int(loader[1]) <= int(seconds) * 1000,
+            loading=loading,
             cancelled=fields.get("cancelled"),
             max_in_flight=number("max_in_flight"),
             max_open=number("max_open"),

@@ -130,6 +130,9 @@ class FakeInbox:
     def names(self) -> list[str]:
         return []
 
+    def read(self, name: str) -> None:
+        """No batch is there."""
+
 
 @dataclass
 class FakeApp:

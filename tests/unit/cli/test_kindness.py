@@ -8,6 +8,7 @@ import pytest
 
 from agentq.store import Store
 from tests.support.harness import open_batch
+from tests.support.rows import add_rows, open_for
 from tests.unit.cli.fakes import invoke
 
 DEMO = "agentq.demo.agents:app"
@@ -35,6 +36,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["status", "--josn"], "no such option '--josn' (did you mean '--json'?)"),
         (["--redis-ulr", "x", "status"], "no such option '--redis-ulr' (did you mean '--redis-url'?)"),
         (["status", "-x"], "no such option '-x'\n"),
+        (["submit", "x", "--max-open", "y"], "invalid value for '--max-open': 'y' is no whole number\n"),
+        (["wait", "x", "--timeout", "y"], "invalid value for '--timeout': 'y' is no number\n"),
     ],
 )
 def test_an_unknown_verb_or_option_gets_the_nearest(args: list[str], said: str) -> None:
@@ -73,3 +76,24 @@ def test_a_file_that_is_not_there_is_one_of_its_folder_perhaps(here: Path) -> No
     refused = invoke("-A", DEMO, "submit", "row.jsonl", "--agent", "orders")
     assert refused.exit_code == 2
     assert "row.jsonl: no such file or directory (did you mean 'rows.jsonl'?)" in refused.stderr
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_load_that_was_broken_off_is_told_by_wait_and_status(store: Store, rows: int) -> None:
+    opened = open_for(store, loader="17@host:abcd")
+    if rows:
+        add_rows(store, opened, list(range(rows)), loader="17@host:abcd")
+    store.client.hset(store.keys.batch("b1"), "loader", "17@host:abcd 1 0")
+    waited = invoke("wait", "b1")
+    assert waited.exit_code == 5
+    assert f"its load was broken off, and {rows} rows of it have not begun\n" in waited.stderr
+    assert "the same agentq submit again goes on with it" in waited.stderr
+    shown = invoke("status", "b1")
+    assert "by 17 on host was broken off: the same agentq submit again goes on with it" in shown.stdout
+
+
+def test_a_load_that_came_to_no_row_can_be_cancelled_and_purged(store: Store) -> None:
+    open_for(store, loader="17@host:abcd")
+    assert invoke("purge", "b1", "-y").exit_code == 2
+    assert invoke("cancel", "b1").stdout == "b1: 0 runs cancelled\n"
+    assert invoke("purge", "b1", "-y").stdout == "b1 is gone\n"

@@ -96,6 +96,7 @@ def test_the_line_of_a_log():
         ({}, []),
         ({"loader": "17@host:abcd"}, ["being loaded by 17 on host"]),
         ({"loader": "somebody"}, ["being loaded by somebody"]),
+        ({"loader": "17@host:abcd", "broken_off": True}, ["its load by 17 on host was broken off"]),
         ({"paused_by": "ann"}, ["paused by ann"]),
         ({"starts_ms": 1_700_000_000_000}, ["starts at 2023-11-14 22:13:20 UTC"]),
         ({"pilot": 50, "blocked": True}, ["a pilot of 50 rows first"]),
