@@ -21,7 +21,7 @@ from agentq.app.options import batch_options
 from agentq.app.run import Run
 from agentq.app.schedule import Schedule, make_schedule
 from agentq.app.schedule import Terms as ScheduleTerms
-from agentq.app.submission import Limits, Submission, checked_row, entry, run_of
+from agentq.app.submission import Limits, Submission, checked_row, entry, one_by_one, run_of
 from agentq.app.where import CALL_KEYS, Terms, where
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
@@ -304,7 +304,7 @@ class AgentQ(Installation):
         """
         options = batch_options(max_in_flight, max_open, priority, at) | self.notice_to(notify)
         with self.load(batch, tenant=tenant, budgets=budgets, max_usd=max_usd, max_tokens=max_tokens) as load:
-            for number, item in enumerate(rows, start=1):
+            for number, item in enumerate(one_by_one(rows), start=1):
                 load.add(*entry(item, number, agent))
             sample = None if pilot is None else parse_pilot(str(pilot))
             return self.write(load, agent=agent, on_exhausted=on_exhausted, options=options, pilot=sample)

@@ -28,6 +28,8 @@ def batch_options(
             raise UsageError(f"{name}={value!r} must be a whole number from {least} to {most}")
         options[name] = value
     if at is not None:
+        if not isinstance(at, datetime):
+            raise UsageError(f"at={at!r} is no datetime", hint="at=datetime(…, tzinfo=UTC)")
         if at.tzinfo is None:
             raise UsageError(f"at={at!s} has no time zone", hint="at=datetime(…, tzinfo=UTC)")
         options["at"] = round(at.timestamp() * 1000)

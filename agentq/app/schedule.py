@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from agentq.agent.budgets import Budgets
 from agentq.app.batch import Batch
 from agentq.app.options import batch_options
-from agentq.app.submission import entry
+from agentq.app.submission import entry, one_by_one
 from agentq.core.errors import UsageError
 from agentq.core.money import to_nano, to_usd
 from agentq.core.words import nearest
@@ -242,7 +242,7 @@ def make_schedule(
 ) -> Schedule:
     """See `AgentQ.schedule`."""
     with ScheduleDraft(app, name, cron, agent=agent, tz=tz, overlap=overlap, terms=terms) as draft:
-        for number, item in enumerate(rows, start=1):
+        for number, item in enumerate(one_by_one(rows), start=1):
             draft.add(*entry(item, number, agent))
         return draft.write()[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypedDict
@@ -45,6 +45,24 @@ class Limits(TypedDict, total=False):
     budgets: Budgets | None
     max_usd: Decimal | str | int | None
     max_tokens: int | None
+
+
+def one_by_one(rows: Iterable[Mapping[str, Any] | Row]) -> Iterable[Mapping[str, Any] | Row]:
+    """The rows, when they can be taken one at a time.
+
+    Raises:
+        UsageError: for a text, one row by itself, what comes asynchronously, and what is no iterable.
+    """
+    if isinstance(rows, AsyncIterable):
+        raise UsageError(
+            "rows that come asynchronously are for submit_async", hint="await app.submit_async(…)"
+        )
+    if isinstance(rows, str | bytes | Mapping | Row) or not isinstance(rows, Iterable):
+        raise UsageError(
+            f"rows are a list of rows, or another iterable, not {type(rows).__name__}",
+            hint='for example [{"input": "Where is order 1002?"}]',
+        )
+    return rows
 
 
 def entry(item: Mapping[str, Any] | Row, number: int, agent: str | None) -> tuple[str, Row | str]:
@@ -156,7 +174,8 @@ class Submission:
 
     def _agent_of(self, name: str, call: Mapping[str, Any] | None) -> Agent:
         if not name:
-            raise UsageError("no agent is named, neither in the row nor for the batch")
+            known = ", ".join(sorted(self.agents)) or "no agents"
+            raise UsageError(f"no agent is named, neither in the row nor for the batch; the app has {known}")
         return self.agent_for(name, call or {})
 
     def _draft(self, name: str, row: Row, *, thread: Thread | None = None) -> Draft:
