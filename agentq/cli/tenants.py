@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from agentq.cli.session import Session
     from agentq.store import Store
 
-HEAD = ("tenant", "in flight", "of at most", "rows", "batches", "weight")
+HEAD = ("tenant", "in flight", "of at most", "rows", "batches in turn", "weight")
 WEIGHT_MAX = 1_000
 
 
-@click.group("tenants", cls=VerbGroup)
-def command() -> None:
+@click.group("tenants", cls=VerbGroup, invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Who takes turns: what each tenant has in flight and waiting, its weight and its cap."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_tenants)
 
 
 @command.command("list", cls=Verb)

@@ -87,6 +87,8 @@ def check_plan(plan: Plan, now_ms: int) -> int:
     if plan.overlap not in OVERLAP:
         raise UsageError(f"overlap={plan.overlap!r} must be {' or '.join(map(repr, OVERLAP))}")
     zone_of(plan.zone)
+    if not isinstance(plan.cron, str):
+        raise UsageError(f"{plan.cron!r} is no cron expression", hint=CRON_HINT)
     if len(plan.cron) > CRON_CHARS_MAX or len(plan.cron.split()) != 5:
         raise UsageError(f"{plan.cron[:CRON_CHARS_MAX]!r} is no cron expression", hint=CRON_HINT)
     try:

@@ -105,15 +105,15 @@ class Batches(BatchReads):
             case ["LOADING", other]:
                 raise LoadingError(name, other)
             case ["CONFLICT", "ul", present]:
-                has = f"{format_usd(int(present))} USD" if present else "no cap"
+                has = f"{format_usd(int(present))} USD" if present else "none"
                 raise ConflictError(
-                    f"batch {name!r} exists with another cap: {has}",
-                    hint=f"leave the cap out, or agentq budget set batch:{name} --max-usd changes it",
+                    f"batch {name!r} exists with another limit: {has}",
+                    hint=f"leave the limit out, or agentq budget set batch:{name} --max-usd changes it",
                 )
             case ["CONFLICT", "tl", present]:
                 raise ConflictError(
-                    f"batch {name!r} exists with another token cap: {present or 'none'}",
-                    hint=f"leave the cap out, or agentq budget set batch:{name} --max-tokens changes it",
+                    f"batch {name!r} exists with another limit in tokens: {present or 'none'}",
+                    hint=f"leave the limit out, or agentq budget set batch:{name} --max-tokens changes it",
                 )
             case ["CONFLICT", field, present]:
                 raise ConflictError(

@@ -90,10 +90,10 @@ def test_a_batch_of_several_agents_takes_rows_of_any(store: Store, first: str, t
 
 def test_a_cap_cannot_be_put_on_a_batch_that_has_none(store: Store):
     open_batch(store)
-    with untouched(store), pytest.raises(ConflictError, match="another cap: no cap") as refused:
+    with untouched(store), pytest.raises(ConflictError, match="another limit: none") as refused:
         open_batch(store, usd=1)
     assert "agentq budget set batch:b1 --max-usd" in refused.value.hint
-    with untouched(store), pytest.raises(ConflictError, match="another token cap: none") as refused:
+    with untouched(store), pytest.raises(ConflictError, match="another limit in tokens: none") as refused:
         open_batch(store, tokens=1)
     assert "agentq budget set batch:b1 --max-tokens" in refused.value.hint
 

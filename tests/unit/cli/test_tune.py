@@ -106,9 +106,9 @@ def test_the_tenants_are_listed_with_what_they_have(july: Store) -> None:
     typed("tenants", "set", "acme", "--weight", "3", "--max-in-flight", "6")
     assert typed("tenants", "list").stdout.splitlines() == [
         "2 runs in flight, the window is 2",
-        "tenant  in flight  of at most  rows  batches  weight",
-        "acme            1           6     2        1       3",
-        "blue            1           8     4        0       1",
+        "tenant  in flight  of at most  rows  batches in turn  weight",
+        "acme            1           6     2                1       3",
+        "blue            1           8     4                0       1",
     ]
     assert told("tenants", "list") == {
         "window": 2,
