@@ -36,7 +36,7 @@ demo: setup ## Run the twenty demo tasks through real workers; no key, no Redis 
 	@.venv/bin/agentq demo
 
 test: setup ## Run every test (ARGS='-k name' for some)
-	@.venv/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@.venv/bin/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 test-ledger: setup ## The tests of the ledger, its state machine with many more examples (under 10 minutes)
 	@.venv/bin/python -m tests.support.ledger_report
