@@ -15,7 +15,6 @@ from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
 from agentq.app.approval import Approval, approval_of
 from agentq.app.batch import Batch
-from agentq.app.chores import chores_of
 from agentq.app.installation import Installation
 from agentq.app.options import batch_options
 from agentq.app.run import Run
@@ -203,6 +202,8 @@ class AgentQ(Installation):
         return {"call_seconds": self.settings.call_timeout_seconds} if is_http else {}
 
     def _chores(self) -> Mapping[str, Callable[[], None]]:
+        from agentq.app.chores import chores_of  # for workers only: it brings an HTTP client
+
         return chores_of(self)
 
     # ── submitting ───────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,6 @@ from agentq.core.ids import check_name
 from agentq.core.settings import Settings, load_settings
 from agentq.core.words import nearest
 from agentq.engine.leases import Leases
-from agentq.engine.onecall import OneCalls
 from agentq.engine.workbench import Dispatch, MakeHint, Workbench
 from agentq.provider.catalogue import known_prices
 from agentq.provider.pricing import ModelPricing
@@ -29,6 +28,7 @@ from agentq.worker.tasks import make_dispatch, register_step
 from agentq.worker.upfile import UpFile
 
 if TYPE_CHECKING:
+    from agentq.engine.onecall import OneCalls
     from agentq.provider.bounds import TokenBounds
 
 BROKER_SECONDS = 5
@@ -126,17 +126,22 @@ class Installation:
             patience_seconds=self.settings.patience_seconds,
             on_unpriced=self.settings.on_unpriced,
             scopes=self.settings.optional_scopes,
-            one_call=self.one_calls.agent,
+            one_call=self._one_call,
         )
 
     @cached_property
     def one_calls(self) -> OneCalls:
         """The agents of batch lines that no agent of this app takes: runs of their own model."""
+        from agentq.engine.onecall import OneCalls  # brings an HTTP client
+
         return OneCalls(
             self.pricing,
             call_seconds=self.settings.call_timeout_seconds,
             token_bounds=cast("TokenBounds", self.settings.token_bounds),
         )
+
+    def _one_call(self, call: Mapping[str, Any]) -> Agent:
+        return self.one_calls.agent(call)
 
     def agent_for(self, name: str, call: Mapping[str, Any]) -> Agent:
         """The agent of a row: that of its own call where it is one, else the one of this name.
