@@ -69,6 +69,7 @@ class Soak:
         self.random = random.Random(args.seed)
         self.troubles: Counter[str] = Counter()
         self.batches = 0
+        self.going: list[Any] = []
         self.workers: list[Any] = []
         self.logs: list[Path] = []
         self.server = self._server()
@@ -122,17 +123,23 @@ class Soak:
 
     def feed(self) -> None:
         """Submit some more when there is room."""
-        if len(self.app.store.watch.live()) < LIVE:
+        if self._unfinished() < LIVE:
             self.batches += 1
             rows = [
                 {"input": f"row {row}", "custom_id": str(row), "metadata": {"steps": STEPS}}
                 for row in range(ROWS)
             ]
-            self.app.submit_many("worker", rows, batch=f"b{self.batches}")
+            self.going.append(self.app.submit_many("worker", rows, batch=f"b{self.batches}"))
+
+    def _unfinished(self) -> int:
+        """Rows and runs that have not ended."""
+        records = [(batch, batch.record()) for batch in self.going]
+        self.going = [batch for batch, record in records if record.ended < record.total]
+        return sum(record.total - record.ended for _, record in records)
 
     def is_done(self) -> bool:
         time.sleep(0.2)
-        return not self.app.store.watch.live()
+        return not self._unfinished()
 
     def leave(self) -> None:
         """A worker is asked to stop, and another takes its place."""

@@ -23,13 +23,9 @@ class Transaction:
                 entries.append(dict(zip(fields[::2], fields[1::2], strict=True)))
         return entries
 
-    @property
-    def submits(self) -> str | None:
-        """The run that it creates."""
-        for command in self.commands:
-            if command[0].upper() == "HSET" and ":run:" in command[1] and "spec" in command:
-                return command[1].rpartition(":")[2]
-        return None
+    def touches(self, key: str) -> bool:
+        """Whether it writes this key, which is named without its namespace."""
+        return any(len(command) > 1 and command[1].endswith(f"}}:{key}") for command in self.commands)
 
 
 class AppendOnlyFile:

@@ -231,7 +231,7 @@ def test_a_server_that_is_not_there_is_exit_7_soon(desk: Desk, verb: str) -> Non
     desk.rows("good", ["x"])
     started = time.monotonic()
     failed = desk.type("--redis-url", "redis://127.0.0.1:1/0", *verb.split(), code=7)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert "Traceback" not in failed.stderr
     assert "127.0.0.1:1" in failed.stderr + failed.stdout
 
@@ -243,7 +243,7 @@ def test_a_server_that_listens_and_never_answers_is_exit_7_soon(desk: Desk) -> N
         port = silent.getsockname()[1]
         started = time.monotonic()
         failed = desk.type("--redis-url", f"redis://127.0.0.1:{port}/0", "status", code=7)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert "Traceback" not in failed.stderr
     assert f"127.0.0.1:{port}" in failed.stderr
 
