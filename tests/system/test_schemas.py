@@ -28,6 +28,13 @@ LINES = {"watch", "wait", "results", "ledger-export"}
 """A JSON object a line."""
 Typed = Callable[[Desk], str]
 
+
+def after(desk: Desk, first: str, words: str) -> str:
+    """What is typed once something else was."""
+    desk.type(*shlex.split(first))
+    return words
+
+
 CASES: dict[str, list[str | Typed]] = {
     "init": ["init first"],
     "demo": ["demo"],
@@ -57,12 +64,22 @@ CASES: dict[str, list[str | Typed]] = {
     "metrics": ["metrics first"],
     "budget-show": ["budget show", "budget show batch:first --runs"],
     "budget-set": ["budget set tenant:default@day --max-usd 100"],
-    "budget-topup": ["budget topup tenant:default@day --usd 1"],
+    "budget-topup": [
+        lambda desk: after(
+            desk, "budget set tenant:default@day --max-usd 100", "budget topup tenant:default@day --usd 1"
+        )
+    ],
     "budget-freeze": ["budget freeze tenant:other"],
     "budget-unfreeze": ["budget unfreeze tenant:other"],
     "budget-winddown": ["budget winddown tenant:other"],
     "budget-charge": ["budget charge tenant:other --reason test --usd 1"],
-    "budget-adjust": ["budget adjust tenant:other --reason test --usd -0.5"],
+    "budget-adjust": [
+        lambda desk: after(
+            desk,
+            "budget charge tenant:other --reason test --usd 1",
+            "budget adjust tenant:other --reason test --usd -0.5",
+        )
+    ],
     "ledger-verify": ["ledger verify"],
     "ledger-export": ["ledger export"],
     "prices-list": ["prices list --search gpt-5-mini"],
