@@ -39,8 +39,9 @@ from support import WORKERS, cpu_seconds, embedded_server, machine, stack
 SHORT, AMPLE = "tenant:short", "tenant:ample"
 TENANTS = (SHORT, AMPLE)
 KEY = "key:shared"
-FIRST_USD, TOPUP_USD = 60_000_000, 30_000_000
-"""Nano-USD: what the short tenant begins with, and each top-up: about ten calls at their worst."""
+FIRST_USD, TOPUP_USD = 20_000_000, 30_000_000
+"""Nano-USD: what the short tenant begins with, and each top-up: some calls at their worst, so that a slow
+machine uses it up, too."""
 TOPUP_SECONDS = 0.4
 """The least time between two top-ups; each comes only when the money is used up."""
 ROWS = 40

@@ -99,6 +99,8 @@ def test_killed_at_random_moments_it_brings_each_row_once(fleet: Fleet):
     write_rows(fleet, "rows.jsonl", rows(count))
     broken = 0
     for _ in range(4):
+        if total(fleet) > count - 2_000:
+            break  # the last kill came late
         process, until = begun(fleet, *SUBMIT), chance.randint(total(fleet), count - 2_000)
         try:
             kill_amid(fleet, process, until)
