@@ -19,6 +19,15 @@ def pytest_configure() -> None:
         del os.environ[name]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests of a group share what is slow to make: several processes would make one each."""
+    if not session.config.getoption("loadgroup", default=False):
+        return
+    for item in session.items:
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: this pytest-xdist does not keep its group together")
+
+
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that sets AGENTQ_… without monkeypatch does not set it for the next one."""

@@ -204,7 +204,7 @@ def _content(client: redis.Redis, key: str) -> Any:
 
 
 def check_whole(fleet: Fleet, batch: str, count: int) -> None:
-    """What must hold when a batch is over: each row ended once, no slot and no turn left, books right."""
+    """What must hold of a batch when all are over: rows ended once, no slot, no turn left, books right."""
     from agentq.store.checkup import examine
 
     store = fleet.app.store

@@ -107,6 +107,7 @@ def test_workers_are_killed_again_and_again_and_each_row_ends_once(make_fleet: M
         workers.append(fleet.start_worker(concurrency=6))
     for batch in batches:
         batch.wait(100)
+    for batch in batches:
         check_whole(fleet, batch.name, 250)
         assert batch.stop_reasons() == {"finished": 250}
     twice = [call for call, count in Counter(calls(fleet)).items() if call[0] == "+" and count > 1]
@@ -160,6 +161,7 @@ def test_caps_of_a_batch_a_tenant_and_all_hold_together_and_can_be_moved(make_fl
     open_gate(fleet)
     for name in "xyzw":
         fleet.app.batch(name).wait(100)
+    for name in "xyzw":
         check_whole(fleet, name, 30)
     assert peak(fleet, "x") == 2
     assert peak(fleet, "x", "y") <= 7

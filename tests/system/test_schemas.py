@@ -117,7 +117,10 @@ CASES: dict[str, list[str | Typed]] = {
     "down": ["down"],
 }
 if find_spec("genai_prices"):
-    CASES |= {"prices-import": ["prices import -o prices.json"], "prices-diff": ["prices diff prices.json"]}
+    CASES |= {
+        "prices-import": ["prices import -o prices.json"],
+        "prices-diff": [lambda desk: after(desk, "prices import -o diffed.json", "prices diff diffed.json")],
+    }
 NOT_IN_CASES = {"prices-import", "prices-diff"} - CASES.keys()
 JUDGING = {0, 1, 3, 4, 5, 6, 8}
 """Exit codes with which there is data too."""
