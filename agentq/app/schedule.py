@@ -214,7 +214,9 @@ class ScheduleDraft:
         """
         self._load.check()
         if not self._pack.rows:
-            raise UsageError("a schedule needs rows: there are none")
+            raise UsageError(
+                "a schedule needs rows: there are none", hint="each of its batches is made of the same ones"
+            )
         store = self._app.store
         store.ping()
         chunks = self._pack.chunks()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TOP_REASONS = 5
 BAR_WIDTH = 32
+SLOW = 10
+"""So few rows a minute are shown with one decimal place."""
 
 
 def dollars(nano: int) -> str:
@@ -81,6 +83,7 @@ def forecast_line(forecast: Forecast, limit_nano: int | None) -> str:
 def panel(tally: Tally) -> RenderableType:
     """The batch on some lines: bar, pace and money, what is live, stop reasons, what keeps it."""
     from rich.console import Group
+    from rich.padding import Padding
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -98,7 +101,7 @@ def panel(tally: Tally) -> RenderableType:
     ended = [f"{count} {reason}" for reason, count in reasons[:TOP_REASONS]]
     ended += [f"{more} more reasons"] if more > 0 else []
     lines = [", ".join(_money(tally)), ", ".join(tally.live()), ", ".join(ended), ", ".join(standing(tally))]
-    return Group(bar, *(Text(f"  {line}") for line in lines if line))
+    return Group(bar, *(Padding.indent(Text(line), 2) for line in lines if line))
 
 
 def _money(tally: Tally) -> list[str]:
@@ -117,4 +120,5 @@ def _pace(tally: Tally) -> list[str]:
     if found is None or tally.ended >= tally.total:
         return []
     eta = "?" if found.seconds is None else format_span(found.seconds)
-    return [f"{found.per_minute:.0f}/min", f"eta {eta}"]
+    places = 0 if found.per_minute >= SLOW else 1
+    return [f"{found.per_minute:.{places}f}/min", f"eta {eta}"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentq.agent.metrics import Counts
 from agentq.cli.console import plural
 from agentq.cli.globals import verb
 from agentq.cli.reading import read_metrics
@@ -35,13 +36,16 @@ READING = (
 @click.argument("batch")
 def command(session: Session, batch: str) -> None:
     """The metrics of BATCH, in the order in which to read them."""
-    found = session.server_app().batch(batch)
-    metrics = found.metrics().as_dict()
-    reading = read_metrics(batch, metrics, found.stop_reasons())
+    record = session.server_app().batch(batch).record()
+    counts = Counts.stored(record.counters, record.stop_reasons)
+    metrics = counts.metrics().as_dict()
+    reading = read_metrics(batch, metrics, counts)
     if session.console.json:
         session.console.document({**metrics, "reading": reading})
         return
     session.console.out(f"{batch}: {plural(metrics['runs'], 'ended run')}")
+    if not reading:
+        session.console.say(f"  nothing of it has ended yet; agentq watch {batch} looks on")
     for line in reading_lines(metrics, reading):
         session.console.out(line)
 

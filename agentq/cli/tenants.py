@@ -10,6 +10,7 @@ import click
 
 from agentq.cli.amount import KEEP, Keep
 from agentq.cli.cap import IN_FLIGHT
+from agentq.cli.console import plural
 from agentq.cli.globals import Verb, VerbGroup
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
@@ -55,9 +56,14 @@ def list_tenants(session: Session) -> None:
             }
         )
         return
-    session.console.out(f"{in_flight} runs in flight, the window is {window}")
-    if tenants:
-        session.console.table(HEAD, [_row(tenant, rows, each) for tenant in tenants.values()])
+    console = session.console
+    console.out(f"{plural(in_flight, 'run')} in flight, the window is {window}")
+    if not tenants:
+        console.say("no tenant has runs or rows; agentq submit FILE --tenant TENANT brings one")
+        return
+    console.table(HEAD, [_row(tenant, rows, each) for tenant in tenants.values()])
+    if rows and not window:
+        console.say("no worker is alive, so no row begins: agentq worker, or agentq up")
 
 
 @command.command("set", cls=Verb)

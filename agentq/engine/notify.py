@@ -13,7 +13,6 @@ import logging
 import random
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import islice
 from typing import Any
 
 import httpx
@@ -40,9 +39,9 @@ RETRY_SECONDS = (5, 30, 120, 600, 1_800, 3_600, 7_200, 14_400)
 GONE = 410
 """The receiver's word for: never again."""
 ERROR_CHARS_MAX = 200
-PROVIDER_LOOKS = 1_000
-"""In so many of the runs that ended last it is looked for a refused key."""
-_REFUSALS = ("provider_auth", "provider_quota", "AuthError")
+
+_Message = tuple[Notice, tuple[bytes, dict[str, str]]]
+"""A notice, with its body and its headers."""
 
 
 def check_notify(url: str, settings: Settings) -> str:
@@ -54,7 +53,7 @@ def check_notify(url: str, settings: Settings) -> str:
     try:
         check_url(url, settings.webhook_hosts)
     except ValueError as error:
-        raise UsageError(f"notify: {error}") from None
+        raise UsageError(f"notify: {error}", hint="docs/webhooks.md has what may be called") from None
     if not settings.webhook_secret:
         raise UsageError(
             "notify: a notice is signed, and there is no secret to sign it with",
@@ -92,17 +91,14 @@ class Notifier:
         if not notices:
             return
         failpoint("notice.after_claim")
-        messages = []
+        messages: list[_Message] = []
         for notice in notices:
             message = self._message(notice)
             if message is not None:
                 messages.append((notice, message))
         if not messages:
             return
-        answers = asyncio.run(self._post(messages))
-        failpoint("notice.after_send")
-        for (notice, _), (status, wrong) in zip(messages, answers, strict=True):
-            self._settle(notice, status, wrong)
+        asyncio.run(self._send(messages))
 
     def _message(self, notice: Notice) -> tuple[bytes, dict[str, str]] | None:
         """Body and headers, or None when the batch is gone."""
@@ -120,9 +116,18 @@ class Notifier:
             "webhook-signature": signature(self._keys, name, timestamp, body),
         }
 
-    async def _post(
-        self, messages: list[tuple[Notice, tuple[bytes, dict[str, str]]]]
-    ) -> list[tuple[int | None, str]]:
+    async def _send(self, messages: list[_Message]) -> None:
+        """Send them, and note down what came of each.
+
+        Inside the loop, whose end waits for whatever a name server has not answered: by then others would
+        send the same again.
+        """
+        answers = await self._post(messages)
+        failpoint("notice.after_send")
+        for (notice, _), (status, wrong) in zip(messages, answers, strict=True):
+            self._settle(notice, status, wrong)
+
+    async def _post(self, messages: list[_Message]) -> list[tuple[int | None, str]]:
         """For each the status of the answer, and what is wrong if it was not received."""
         async with httpx.AsyncClient(
             timeout=SECONDS, follow_redirects=False, transport=self._transport
@@ -183,20 +188,14 @@ def summary(store: Store, notice: Notice) -> dict[str, Any] | None:
         "stop_reasons": dict(batch.stop_reasons),
         "failed": sum(count for reason, count in reasons.items() if reason.is_failure),
         "usd": format_usd(spent),
-        "exit_code": _exit_code(store, batch, reasons),
+        "exit_code": _exit_code(batch, reasons),
     }
 
 
-def _exit_code(store: Store, batch: BatchRecord, reasons: dict[StopReason, int]) -> int:
+def _exit_code(batch: BatchRecord, reasons: dict[StopReason, int]) -> int:
     """That of `agentq wait`: 8 a key or quota was refused, 3 a run failed, 4 a budget stopped one."""
-    if StopReason.MODEL_ERROR in reasons and _is_refused(store, batch):
+    if batch.counters.get("refused"):
         return 8
     if any(reason.is_failure for reason in reasons):
         return 3
     return 4 if any(reason.is_budget for reason in reasons) else 0
-
-
-def _is_refused(store: Store, batch: BatchRecord) -> bool:
-    last = store.batches.done(batch.name, max(0, batch.ended - PROVIDER_LOOKS))
-    records = store.runs.read_many(list(islice(last, PROVIDER_LOOKS)))
-    return any(record is not None and (record.stop_detail or "").startswith(_REFUSALS) for record in records)

@@ -73,7 +73,8 @@ def check_schedule(name: str) -> str:
     check_name("schedule", name)
     if len(name) > NAME_CHARS_MAX:
         raise UsageError(
-            f"the name of a schedule is up to {NAME_CHARS_MAX} characters: batches have the time behind it"
+            f"the name of a schedule is up to {NAME_CHARS_MAX} characters: batches have the time behind it",
+            hint="--batch NAME gives it a shorter one",
         )
     return name
 
@@ -85,7 +86,10 @@ def check_plan(plan: Plan, now_ms: int) -> int:
         UsageError: when it says no times, no time zone, or none that lies ahead.
     """
     if plan.overlap not in OVERLAP:
-        raise UsageError(f"overlap={plan.overlap!r} must be {' or '.join(map(repr, OVERLAP))}")
+        raise UsageError(
+            f"overlap={plan.overlap!r} must be {' or '.join(map(repr, OVERLAP))}",
+            hint="skip makes no batch while the one before is not over, allow makes it all the same",
+        )
     zone_of(plan.zone)
     if not isinstance(plan.cron, str):
         raise UsageError(f"{plan.cron!r} is no cron expression", hint=CRON_HINT)
@@ -107,8 +111,11 @@ def next_time(plan: Plan, after_ms: int) -> int | None:
 
 def last_time(plan: Plan, due_ms: int, now_ms: int) -> int:
     """The last time of a plan up to now, not before `due_ms`: those in between were missed."""
-    found = _look(plan, now_ms + 1, now_ms, -1)
-    return due_ms if found is None else max(found, due_ms)
+    found = max(due_ms, _look(plan, now_ms + 1, now_ms, -1) or due_ms)
+    # Backwards a time may be left out where clocks are set back by half an hour.
+    while (following := next_time(plan, found)) is not None and following <= now_ms:
+        found = following
+    return found
 
 
 def _look(plan: Plan, start_ms: int, bound_ms: int, step: int) -> int | None:

@@ -55,7 +55,13 @@ def make_due(store: Store, maker: Maker, *, lease_ms: int) -> None:
         if claim is None:
             return
         failpoint("schedule.after_claim")
-        _Occurrence(store, maker, claim, lease_ms).settle()
+        try:
+            occurrence = _Occurrence(store, maker, claim, lease_ms)
+        except Exception as error:  # noqa: BLE001 - a zone that this machine lacks: another may have it
+            log.warning("schedule_unreadable schedule=%s error=%r", claim.name, error)
+            store.schedules.defer(claim, time_ms=claim.due_ms, why=_why(error), retry_ms=RETRY_MS)
+        else:
+            occurrence.settle()
 
 
 class _Occurrence:
@@ -67,7 +73,7 @@ class _Occurrence:
         self._renewed = time.monotonic()
         self._plan = Plan.from_json(claim.spec)
         due = claim.due_ms
-        self._time_ms = due if claim.is_asked else last_time(self._plan, due, claim.now_ms)
+        self._time_ms = due if claim.is_asked else last_time(self._plan, due, claim.begun_ms)
         self._batch = batch_at(claim.name, self._plan, self._time_ms)
 
     def settle(self) -> None:
@@ -81,8 +87,7 @@ class _Occurrence:
         except _LostError:
             log.info("schedule_lost schedule=%s batch=%s", self._claim.name, self._batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is said at the schedule and tried again
-            why = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-            self._failed(why[:DETAIL_CHARS_MAX])
+            self._failed(_why(error))
         else:
             missed = self._time_ms != self._claim.due_ms
             detail = f"the times from {clock(self._claim.due_ms)} on were missed" if missed else ""
@@ -142,6 +147,12 @@ class _Occurrence:
             batch=batch,
             outcome=outcome,
             detail=detail,
-            next_ms=next_time(self._plan, max(claim.now_ms, self._time_ms)),
+            next_ms=next_time(self._plan, max(claim.begun_ms, self._time_ms)),
         )
         log.info("schedule_%s schedule=%s batch=%s", outcome, claim.name, self._batch)
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, for people."""
+    why = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+    return why[:DETAIL_CHARS_MAX]

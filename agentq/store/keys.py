@@ -94,7 +94,8 @@ all that it has started.
                                  one that is paused
     schedule:<n>         hash    spec hash (of it and its rows) rows bytes     until it is removed
                                  part created next asked (by hand) · paused
-                                 (by) claim (who makes a batch) tries · made
+                                 (by) claim (who makes a batch) tries begun
+                                 (the time and when it was taken on) · made
                                  last (batch) last_at outcome detail done
     schedule:<n>:rows:*  list    its rows as text, some hundreds each          with it; an hour unset
     pilots               set     batches whose pilot is not decided about      gone when there are none

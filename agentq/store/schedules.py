@@ -71,7 +71,8 @@ class Claim:
     last: str | None
     """The batch that was made last."""
     tries: int
-    now_ms: int
+    begun_ms: int
+    """When that time was taken on first, by whomever."""
 
 
 class Schedules:
@@ -206,7 +207,7 @@ class Schedules:
         match self._scripts.call("schedule_claim", by, lease_ms):
             case ["NONE"]:
                 return None
-            case ["CLAIMED", name, kind, due, spec, rows, part, last, tries, now]:
+            case ["CLAIMED", name, kind, due, spec, rows, part, last, tries, begun]:
                 return Claim(
                     name=name,
                     by=by,
@@ -217,7 +218,7 @@ class Schedules:
                     part=part,
                     last=last or None,
                     tries=int(tries),
-                    now_ms=int(now),
+                    begun_ms=int(begun),
                 )
             case reply:
                 raise unexpected("schedule_claim", reply)

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,41 @@ def test_who_answers_byte_by_byte_holds_nobody_up(store: Store, monkeypatch: pyt
     over(store)
     notifier(store, receiver).send_due()
     assert said(store) == {"notify_error": "no answer within 0.05 s"}
+
+
+def test_what_was_received_is_noted_down_before_a_name_server_has_answered(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """A look-up of a name is a thread that cannot be stopped, and the end of the loop waits for it."""
+    noted = threading.Event()
+    seen = []
+
+    async def look_up(_: httpx.Request) -> int:
+        def wait() -> None:
+            seen.append(noted.wait(30))
+
+        await asyncio.get_running_loop().run_in_executor(None, wait)
+        return 204
+
+    failed = store.notices.failed
+
+    def note(*args: Any) -> None:
+        failed(*args)
+        noted.set()
+
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+    monkeypatch.setattr(store.notices, "failed", note)
+    over(store)
+    notifier(store, Receiver(look_up)).send_due()
+    assert seen == [True]
+
+
+def test_a_key_that_was_refused_once_is_told_however_many_runs_have_ended_since(store: Store):
+    receiver = Receiver()
+    over(store)
+    store.client.hset(store.keys.batch("b"), "m:refused", 1)
+    notifier(store, receiver).send_due()
+    assert receiver.bodies[0]["exit_code"] == 8
 
 
 def test_one_receiver_that_fails_costs_the_others_nothing(store: Store):

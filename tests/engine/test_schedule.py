@@ -221,6 +221,49 @@ def test_a_worker_that_dies_anywhere_leaves_one_whole_batch_to_the_next(
     assert (schedule.record().made, schedule.record().outcome) == (1, "made")
 
 
+def test_a_batch_that_was_begun_is_made_whole_also_when_the_next_time_has_come(
+    app: AgentQ, monkeypatch: pytest.MonkeyPatch
+):
+    """Its worker dies in the middle, and the one that follows comes after the next time."""
+    monkeypatch.setattr("agentq.engine.load.CHUNK", 2)
+    schedule = hourly(app, count=5)
+    was = back(app, hours=1)
+    app.store.client.hset(app.store.keys.schedule("s"), "begun", f"{was} {was + 1000}")
+    monkeypatch.setenv("AGENTQ_FAILPOINTS", "submit.after_chunk=raise")
+    with pytest.raises(FailpointError):
+        make(app)
+    monkeypatch.delenv("AGENTQ_FAILPOINTS")
+    name = name_at(app, was)
+    who, _, was_sealed = str(app.store.client.hget(app.store.keys.batch(name), "loader")).split()
+    app.store.client.hset(app.store.keys.batch(name), "loader", f"{who} 1 {was_sealed}")
+    lapse(app)
+    make(app)
+    assert (app.batch(name).record().total, app.batch(name).record().sealed) == (5, True)
+    # The time that has come meanwhile is due at once.
+    assert schedule.record().outcome == "skipped"
+    assert schedule.record().detail == f"{name} is not over yet"
+    assert batches(app) == [name]
+
+
+def test_a_schedule_in_a_zone_that_this_machine_lacks_is_left_to_another_and_says_so(app: AgentQ):
+    schedule = hourly(app)
+    back(app, hours=0)
+    key = app.store.keys.schedule("s")
+    spec = app.store.client.hget(key, "spec")
+    app.store.client.hset(key, "spec", str(spec).replace("UTC", "Mars/Base"))
+    hourly(app, "t")
+    back(app, "t", hours=0)
+    make(app)
+    assert [name.partition(".")[0] for name in batches(app)] == ["t"], "the others are made"
+    record = schedule.record()
+    assert (record.outcome, record.is_claimed, record.made) == ("retry", False, 0)
+    assert record.detail.startswith("there is no time zone 'Mars/Base'")
+    app.store.client.hset(key, "spec", str(spec))
+    lapse(app)
+    make(app)
+    assert schedule.record().outcome == "made"
+
+
 def test_two_workers_make_one_batch_when_the_first_is_only_slow(app: AgentQ):
     """The first is held up behind its load, and goes on when the second has made the batch."""
     schedule = hourly(app)

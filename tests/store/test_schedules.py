@@ -96,7 +96,7 @@ def test_one_worker_at_a_time_has_a_schedule_that_is_due(store: Store):
     claim = take(store)
     assert (claim.name, claim.due_ms, claim.is_asked, claim.last) == ("s", 5, False, None)
     assert (claim.spec, claim.rows, claim.part) == (SPEC, 2, read(store).part)
-    assert abs(claim.now_ms - store.watch.server_ms()) < 60_000
+    assert abs(claim.begun_ms - store.watch.server_ms()) < 60_000
     assert read(store).is_claimed
     assert store.schedules.claim(LEASE_MS) is None
     assert made(store, claim)
@@ -188,12 +188,56 @@ def test_one_that_is_paused_at_work_finishes_and_then_rests(store: Store):
     assert rank(store) == float("inf")
 
 
+def test_one_that_is_paused_and_resumed_at_work_is_finished_by_whoever_follows_and_not_before_its_time(
+    store: Store,
+):
+    put(store, next_ms=5)
+    dead = take(store)
+    store.schedules.pause("s", "ann")
+    store.schedules.resume("s", FAR)
+    lapse(store)
+    claim = take(store)
+    assert (claim.due_ms, claim.begun_ms) == (5, dead.begun_ms)
+    assert made(store, claim)
+    assert (read(store).next_ms, read(store).paused, rank(store)) == (FAR, None, FAR)
+
+
+def test_one_that_is_resumed_while_a_batch_is_made_by_hand_leaves_out_what_was_due(store: Store):
+    put(store, next_ms=5)
+    store.schedules.pause("s", "ann")
+    store.schedules.ask("s")
+    claim = take(store)
+    store.schedules.resume("s", FAR)
+    assert made(store, claim, next_ms=8)
+    assert (read(store).next_ms, rank(store)) == (FAR, FAR)
+
+
+def test_a_time_is_begun_once_however_often_it_is_taken_on(store: Store):
+    put(store, next_ms=5)
+    first = take(store)
+    key = store.keys.schedule("s")
+    store.client.hset(key, "begun", "5 1000")
+    lapse(store)
+    assert take(store).begun_ms == 1000, "by another, after this one has died"
+    lapse(store)
+    claim = take(store)
+    store.schedules.defer(claim, time_ms=5, why="no", retry_ms=1)
+    lapse(store)
+    claim = take(store)
+    assert claim.begun_ms == 1000, "when it is tried again"
+    made(store, claim, next_ms=7)
+    assert take(store).begun_ms >= first.begun_ms, "the next time is begun anew"
+
+
 def test_one_that_is_paused_between_two_tries_is_not_tried_again(store: Store):
     put(store, next_ms=5)
     claim = take(store)
     store.schedules.pause("s", "ann")
     store.schedules.defer(claim, time_ms=5, why="no", retry_ms=1)
     assert rank(store) == float("inf")
+    store.schedules.resume("s", FAR)
+    record = read(store)
+    assert (record.outcome, record.detail, record.tries, rank(store)) == ("failed", "no", 0, FAR)
 
 
 def test_a_batch_may_be_asked_for_once_also_of_one_that_is_paused(store: Store):

@@ -72,6 +72,17 @@ def test_the_panel_of_a_batch_of_which_nothing_has_ended():
     assert [line.strip() for line in lines] == ["$0.00 spent", "3 not begun"]
 
 
+def test_on_a_narrow_terminal_lines_go_on_below_themselves_and_none_is_wider():
+    lines = shown(replace(BUSY, paused_by="[red]the night shift of the [b]second[/b] week"), width=40)
+    assert all(len(line) <= 40 for line in lines)
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert "[red]the night shift of the [b]second[/b]" in " ".join(line.strip() for line in lines)
+
+
+def test_a_slow_batch_is_not_said_to_stand_still():
+    assert "0.4/min" in plain_line(replace(BUSY, forecast=replace(FOUND, per_minute=0.4)), "12:00:05")
+
+
 def test_only_the_most_frequent_reasons_are_named():
     reasons = {f"reason_{n}": 10 - n for n in range(7)}
     assert shown(replace(BUSY, stop_reasons=reasons))[3].strip() == (

@@ -143,7 +143,17 @@ def test_a_tenant_that_there_is_not_is_named_or_meant(july: Store) -> None:
 
 
 def test_with_nothing_there_it_says_so(store: Store) -> None:
-    assert typed("tenants", "list").stdout == "0 runs in flight, the window is 0\n"
+    done = typed("tenants", "list")
+    assert done.stdout == "0 runs in flight, the window is 0\n"
+    assert "agentq submit FILE --tenant TENANT brings one" in done.stderr
+
+
+def test_rows_that_nobody_works_on_are_said_to_be_so(july: Store) -> None:
+    done = typed("tenants", "list")
+    assert done.stdout.startswith("1 run in flight, the window is 0\n")
+    assert done.stderr == "no worker is alive, so no row begins: agentq worker, or agentq up\n"
+    july.client.hset(july.keys.feeder, "window", 2)
+    assert typed("tenants", "list").stderr == ""
 
 
 def test_what_all_may_have_is_set_and_taken_away(july: Store) -> None:

@@ -124,6 +124,12 @@ def test_times_go_on_one_by_one_whatever_clocks_do() -> None:
                 at = following
 
 
+def test_the_last_time_is_found_where_clocks_are_set_back_by_half_an_hour() -> None:
+    two_hourly = plan("30 */2 * * *", "Australia/Lord_Howe")
+    now = ms("2026-04-05T02:29:59+10:30")
+    assert last_time(two_hourly, ms("2026-04-01T00:30+11:00"), now) == ms("2026-04-05T00:30+11:00")
+
+
 def test_a_name_leaves_room_for_the_time_behind_it() -> None:
     assert check_schedule("a" * 82)
     with pytest.raises(UsageError, match="up to 82 characters"):
