@@ -20,7 +20,7 @@ from agentq.app.options import batch_options
 from agentq.app.run import Run
 from agentq.app.schedule import Schedule, make_schedule
 from agentq.app.schedule import Terms as ScheduleTerms
-from agentq.app.submission import Limits, Submission, checked_row, entry, one_by_one, run_of
+from agentq.app.submission import Limits, Submission, each_in_turn, entry, one_by_one, run_of, single_row
 from agentq.app.where import CALL_KEYS, Terms, where
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
@@ -219,6 +219,7 @@ class AgentQ(Installation):
         batch: str | None = None,
         custom_id: str | None = None,
         budgets: Budgets | None = None,
+        priority: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> Run:
@@ -230,6 +231,7 @@ class AgentQ(Installation):
             parent: a live run of which this one is a child: it has its tenant, and its context unless another
                 is given, and spends inside its limits and those of its batch. It is no row of that batch.
             custom_id: unique in its batch, its parent, or its tenant: the same again gives the same run.
+            priority: 0 to 9, of a row among those of its batch. A run by itself waits for no other.
             context: reaches the tools, never the model. `metadata` is a label for the caller.
 
         Raises:
@@ -237,9 +239,21 @@ class AgentQ(Installation):
             ConflictError: when the custom_id exists with other content.
             UnavailableError: when Redis cannot be reached.
         """
-        fields = {"input": input, "custom_id": custom_id, "metadata": metadata, "context": context}
-        row = checked_row({name: value for name, value in fields.items() if value is not None})
+        row = single_row(
+            {
+                "input": input,
+                "custom_id": custom_id,
+                "metadata": metadata,
+                "context": context,
+                "priority": priority,
+            }
+        )
         around = None if parent is None else self._parent(parent, tenant, batch)
+        if batch is not None and thread is not None:
+            raise UsageError(
+                "a run that continues a conversation is no row of a batch",
+                hint="leave batch= out; or leave thread= out, and give the messages as input=",
+            )
         if batch is not None:
             self.submit_many(agent, [row], batch=batch, tenant=tenant, budgets=budgets)
             return Run(self.store, run_of(self.store, batch, row), self.agents)
@@ -322,17 +336,19 @@ class AgentQ(Installation):
         priority: int | None = None,
         at: datetime | None = None,
         notify: str | None = None,
+        pilot: str | int | None = None,
         **limits: Unpack[Limits],
     ) -> Batch:
         """As `submit_many`, with rows that come asynchronously. They are written in a thread."""
         options = batch_options(max_in_flight, max_open, priority, at) | self.notice_to(notify)
         with self.load(batch, **limits) as load:
             number = 0
-            async for item in rows:
+            async for item in each_in_turn(rows):
                 number += 1
                 load.add(*entry(item, number, agent))
+            sample = None if pilot is None else parse_pilot(str(pilot))
             return await asyncio.to_thread(
-                self.write, load, agent=agent, on_exhausted=on_exhausted, options=options
+                self.write, load, agent=agent, on_exhausted=on_exhausted, options=options, pilot=sample
             )
 
     def schedule(
@@ -431,6 +447,10 @@ class AgentQ(Installation):
         return {} if url is None else {"notify": check_notify(url, self.settings)}
 
     def _submission(self, tenant: str | None, budgets: Budgets | None) -> Submission:
+        if budgets is not None and not isinstance(budgets, Budgets):
+            raise UsageError(
+                f"budgets={budgets!r} are none", hint='budgets=Budgets(max_usd="0.10", max_steps=8)'
+            )
         return Submission(
             agents=self.agents,
             agent_for=self.agent_for,

@@ -18,24 +18,23 @@ from agentq.engine.children import adopt, refuse_unpriced_inside
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.patterns import Terms
 from agentq.engine.pilot import Pilot
-from agentq.engine.rows import Row, parse_row
+from agentq.engine.problem import sentence
+from agentq.engine.rows import FIELDS, Row, parse_row
 from agentq.engine.submit import Draft, draft_run, optional_scopes, refuse_unpriced, submit_drafts
 from agentq.engine.workbench import Dispatch, MakeHint
 from agentq.store.connect import Store
 
 
-def checked_row(item: Mapping[str, Any] | Row, where: str = "submit") -> Row:
-    """A row with its types.
+def single_row(fields: Mapping[str, Any]) -> Row:
+    """The row of a run that is submitted by itself; None leaves a field out.
 
     Raises:
         InputError: when it cannot be one.
     """
-    if isinstance(item, Row):
-        return item
     try:
-        return parse_row(item)
+        return parse_row({name: value for name, value in fields.items() if value is not None})
     except ValueError as error:
-        raise InputError([f"{where}: {error}"]) from None
+        raise InputError([f"submit: {sentence(error)}"]) from None
 
 
 class Limits(TypedDict, total=False):
@@ -65,22 +64,48 @@ def one_by_one(rows: Iterable[Mapping[str, Any] | Row]) -> Iterable[Mapping[str,
     return rows
 
 
+def each_in_turn(rows: AsyncIterable[Mapping[str, Any] | Row]) -> AsyncIterable[Mapping[str, Any] | Row]:
+    """The rows, when they come asynchronously.
+
+    Raises:
+        UsageError: when they do not.
+    """
+    if not isinstance(rows, AsyncIterable):
+        raise UsageError(
+            f"submit_async takes rows that come asynchronously, not {type(rows).__name__}",
+            hint="app.submit_many(…) takes a list or another iterable",
+        )
+    return rows
+
+
 def entry(item: Mapping[str, Any] | Row, number: int, agent: str | None) -> tuple[str, Row | str]:
     """Where the `number`-th item stands, and its row, of this agent if it names none; or what is wrong."""
-    if isinstance(item, Row):
-        # Its id is that of the row as it came, whatever agent it gets.
-        row = item if item.agent or not agent else replace(item, agent=agent, line_hash=item.derived_id)
-        return row.where or f"row {number}", row
+    where = (item.where if isinstance(item, Row) else "") or f"row {number}"
     try:
-        return f"row {number}", parse_row(item, agent=agent or "")
+        if not isinstance(item, Row):
+            return where, parse_row(item, agent=agent or "")
+        row = from_outside(item)
+        # Its id is that of the row as it came, whatever agent it gets.
+        return where, row if row.agent or not agent else replace(row, agent=agent, line_hash=row.derived_id)
     except ValueError as error:
-        return f"row {number}", str(error)
+        return where, sentence(error)
 
 
 def run_of(store: Store, batch: str, row: Row) -> str:
     """The run that a row of a batch became."""
     custom_id = row.custom_id or row.derived_id
     return store.batches.known(batch, [custom_id])[custom_id][1]
+
+
+def from_outside(row: Row) -> Row:
+    """A row that somebody has made by hand, checked as one that was read. Its id stays that of what it says.
+
+    Raises:
+        ValueError: when it cannot be one.
+    """
+    fields = {name: said for name in FIELDS if (said := getattr(row, name)) not in ("", None, {})}
+    checked = parse_row({"input": row.input, **fields}, call=row.call, where=row.where)
+    return replace(checked, line_hash=row.line_hash)
 
 
 @dataclass(frozen=True, slots=True)

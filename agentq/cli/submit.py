@@ -321,9 +321,11 @@ def _batch_name(file: str, batch: str | None) -> str:
         return check_name("batch", batch)
     if file == "-":
         raise UsageError("rows from standard input need a name for their batch", hint="add --batch NAME")
-    name = Path(file).name.partition(".")[0]
+    name = Path(file).name
+    if name.lower().endswith(".gz"):
+        name = Path(name).stem
     try:
-        return check_name("batch", name)
+        return check_name("batch", Path(name).stem)
     except UsageError as error:
         raise UsageError(str(error), hint="add --batch NAME") from None
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Self
 
 from agentq.agent.agent import Agent
 from agentq.core.errors import ConflictError, InputError, UsageError
@@ -23,32 +22,21 @@ from agentq.engine.estimate import Estimate
 from agentq.engine.patterns import AgentOf, Patterns, Terms
 from agentq.engine.pilot import Pilot, placed
 from agentq.engine.rows import Row
+from agentq.engine.spool import KeptRow, Spool
 from agentq.store.batches import LoadingError, RowConflictError
 from agentq.store.connect import Store
 
-CHUNK = 500
-CHUNK_BYTES = 4_000_000
-"""Rows that are written with one script, and how long they may be together; one row may be longer."""
-IN_MEMORY_BYTES = 4_000_000
-"""A smaller load needs no file."""
 KEPT_PROBLEMS = 20
+TOLD_ROWS = 500
+HEARD_CHUNKS = 20
+"""While rows are compared the server hears of the loader once in so many chunks: far less than a second."""
 
 Told = Callable[[str, int], None]
-"""Called now and then with `checked` or `written`, and how many rows that are."""
+"""Called now and then with `checked`, `compared` or `written`, and how many rows that are."""
 
 
 def nobody(what: str, rows: int) -> None:
     """Nobody wants to know."""
-
-
-class _Kept(NamedTuple):
-    """A row as the spool keeps it."""
-
-    where: str
-    custom_id: str
-    content_hash: str
-    priority: int
-    payload: str
 
 
 class Load:
@@ -57,7 +45,7 @@ class Load:
     def __init__(self, terms: Terms, agent_of: AgentOf, *, tell: Told = nobody) -> None:
         self.terms = terms
         self._patterns = Patterns(terms, agent_of)
-        self._spool = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115 - closed by `close`
+        self._spool = Spool()
         self._seen: set[int] = set()
         self._copies: dict[str, int] = {}
         self._problems: list[str] = []
@@ -88,7 +76,11 @@ class Load:
     # ── checking ─────────────────────────────────────────────────────────────────────────────────
 
     def add(self, where: str, row: Row | str) -> None:
-        """Check a row and keep it, or keep what is wrong with it: either is said by `check`."""
+        """Check a row and keep it, or keep what is wrong with it: either is said by `check`.
+
+        Raises:
+            AgentQError: when there is no room for it.
+        """
         if isinstance(row, str):
             self._problem(f"{where}: {row}")
             return
@@ -98,11 +90,9 @@ class Load:
         except UsageError as error:
             self._problem(f"{where}: {error}" + (f" ({error.hint})" if error.hint else ""))
             return
-        place = where.replace("\t", " ").replace("\n", " ")
-        line = f"{place}\t{row.custom_id}\t{row.content_hash}\t{row.priority or 0}\t{payload}\n"
-        self._spool.write(line.encode())
+        self._spool.add(where, row, payload)
         self.rows += 1
-        if self.rows % CHUNK == 0:
+        if self.rows % TOLD_ROWS == 0:
             self._tell("checked", self.rows)
 
     def check(self) -> None:
@@ -129,10 +119,7 @@ class Load:
         if hash(row.custom_id) in self._seen:
             if self._bad >= KEPT_PROBLEMS:  # nobody reads any more which row it is, and to look takes long
                 raise UsageError(f"custom_id {row.custom_id!r} is that of another row too")
-            self._spool.flush()
-            first = next((kept.where for kept in self._rows() if kept.custom_id == row.custom_id), "")
-            self._spool.seek(0, os.SEEK_END)
-            if first:
+            if first := self._spool.where_is(row.custom_id):
                 raise UsageError(f"custom_id {row.custom_id!r} is that of {first} too")
         self._seen.add(hash(row.custom_id))
         return row
@@ -144,25 +131,6 @@ class Load:
             name = f"{content}-{copy}"
         self._seen.add(hash(name))
         return row.named(name)
-
-    def _rows(self) -> Iterator[_Kept]:
-        self._spool.seek(0)
-        for line in self._spool:
-            where, custom_id, content_hash, priority, payload = line.decode().rstrip("\n").split("\t", 4)
-            yield _Kept(where, custom_id, content_hash, int(priority), payload)
-
-    def _chunks(self) -> Iterator[list[_Kept]]:
-        """The rows, as many together as one script takes."""
-        chunk: list[_Kept] = []
-        size = 0
-        for kept in self._rows():
-            if len(chunk) == CHUNK or (chunk and size + len(kept.payload) > CHUNK_BYTES):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(kept)
-            size += len(kept.payload)
-        if chunk:
-            yield chunk
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +169,7 @@ class Load:
         failpoint("submit.after_open")
         try:
             if opened.total:
-                self._refuse_conflicts(store)
+                self._refuse_conflicts(store, loader)
             if opened.total and size:
                 # A load that was killed is gone on with; a batch that had its pilot needs no other.
                 record = store.batches.read(name)
@@ -244,22 +212,27 @@ class Load:
                     raise
                 dead = error.other
 
-    def _refuse_conflicts(self, store: Store) -> None:
+    def _refuse_conflicts(self, store: Store, loader: str) -> None:
         """Return when no row is there with other content.
 
         Raises:
             ConflictError: naming the first that is.
+            LoadingError: when somebody else loads the batch by now, or has cancelled it.
         """
-        name, first, count = self.terms.batch, None, 0
-        for chunk in self._chunks():
+        name, first, count, compared = self.terms.batch, None, 0, 0
+        for number, chunk in enumerate(self._spool.chunks(), start=1):
+            if number % HEARD_CHUNKS == 0:
+                store.batches.add(name, [], {}, loader=loader)
             known = store.batches.known(name, [kept.custom_id for kept in chunk])
+            compared += len(chunk)
+            self._tell("compared", compared)
             for kept in chunk:
                 if known.get(kept.custom_id, (kept.content_hash, ""))[0] != kept.content_hash:
                     first, count = first or kept, count + 1
         if first is not None:
             raise self._conflict(first, count - 1)
 
-    def _conflict(self, kept: _Kept, more: int = 0) -> ConflictError:
+    def _conflict(self, kept: KeptRow, more: int = 0) -> ConflictError:
         others = f", and {more} more" if more else ""
         return ConflictError(
             f"{kept.where}: batch {self.terms.batch!r} has {kept.custom_id!r} with other content{others}",
@@ -270,7 +243,7 @@ class Load:
         self, store: Store, opened: Opened, loader: str, patterns: Mapping[str, str], sample: int
     ) -> int:
         new = written = 0
-        for chunk in self._chunks():
+        for chunk in self._spool.chunks():
             entries = [
                 RowEntry(
                     run_id=f"{new_run_id()}_{opened.serial}",

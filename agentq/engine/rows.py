@@ -22,6 +22,8 @@ ROLES = ("system", "user", "assistant")
 CONTEXT_BYTES_MAX = 8_000
 CUSTOM_ID_CHARS_MAX = 256
 PRIORITY_MAX = 9
+NESTING_MAX = 100
+"""How deep lists and objects may stand in each other in what a run keeps: each reader of it has a stack."""
 
 _KNOWN = frozenset(FIELDS)
 # Made once: json.dumps makes a new encoder for every call with options.
@@ -111,6 +113,8 @@ def parse_row(
         raise ValueError("the row has no 'input'")
     custom_id, own_agent = _name(mapping, "custom_id"), _name(mapping, "agent")
     own_max_usd = _usd(mapping.get("max_usd"))
+    if call is not None and _is_deeper(call, NESTING_MAX):
+        raise ValueError(f"its request is nested more than {NESTING_MAX} deep")
     try:
         row = Row(
             input=_input(mapping["input"]),
@@ -228,7 +232,20 @@ def _object(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
         return {}
     if not _is_object(value):
         raise ValueError(f"{key!r} is an object, not {kind_of(value)}")
+    if _is_deeper(value, NESTING_MAX):
+        raise ValueError(f"{key!r} is nested more than {NESTING_MAX} deep")
     return dict(value)
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether more than so many lists and objects stand in each other."""
+    if isinstance(value, str):  # most are
+        return False
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return False
+    return most == 0 or any(_is_deeper(item, most - 1) for item in value)
 
 
 def _context(mapping: Mapping[str, Any]) -> dict[str, Any]:

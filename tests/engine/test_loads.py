@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentq.core.errors import InputError
+from agentq.core.errors import AgentQError, InputError
 from agentq.core.records import RowEntry
-from agentq.engine import load
+from agentq.engine import spool
 from agentq.engine.load import KEPT_PROBLEMS, Load
 from agentq.engine.patterns import Terms
+from agentq.engine.pilot import Pilot
 from agentq.engine.rows import parse_row
+from agentq.engine.spool import Spool
 from agentq.provider.scripted import ScriptedClient
 from tests.support.harness import RETENTION_MS, Rig, make_agent
 
@@ -32,14 +35,14 @@ def test_a_file_that_is_there_twice_is_not_searched_for_each_of_its_rows(
     rows: Load, monkeypatch: pytest.MonkeyPatch
 ):
     searched = 0
-    read = Load._rows
+    read = Spool.rows
 
-    def counted(self: Load) -> Iterator[Any]:
+    def counted(self: Spool) -> Iterator[Any]:
         nonlocal searched
         searched += 1
         return read(self)
 
-    monkeypatch.setattr(Load, "_rows", counted)
+    monkeypatch.setattr(Spool, "rows", counted)
     for number in range(2_000):
         add(rows, number, f"c{number % 1_000}")
     with pytest.raises(InputError) as refused:
@@ -51,7 +54,7 @@ def test_a_file_that_is_there_twice_is_not_searched_for_each_of_its_rows(
 
 
 def test_long_rows_are_written_a_few_at_a_time(rig: Rig, rows: Load, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(load, "CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(spool, "CHUNK_BYTES", 50_000)
     sizes: list[tuple[int, int]] = []
     write = rig.store.batches.add
 
@@ -72,3 +75,57 @@ def test_long_rows_are_written_a_few_at_a_time(rig: Rig, rows: Load, monkeypatch
     record = rig.store.batches.read("b1")
     assert record is not None
     assert record.total == len(texts)
+
+
+def test_who_compares_many_rows_is_heard_of_meanwhile(rig: Rig, rows: Load, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spool, "CHUNK", 2)
+    for number in range(100):
+        add(rows, number, f"c{number}")
+    options: Any = {"agent": "a", "scopes_of": lambda *_: (), "retention_ms": RETENTION_MS}
+    assert rows.write(rig.store, **options) == 100
+    heard = []
+    key, known = rig.store.keys.batch("b1"), rig.store.batches.known
+
+    def noted(name: str, custom_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        who, until, was = str(rig.store.client.hget(key, "loader")).split()
+        heard.append(until != "1")
+        rig.store.client.hset(key, "loader", f"{who} 1 {was}")  # as if his time were over
+        return known(name, custom_ids)
+
+    monkeypatch.setattr(rig.store.batches, "known", noted)
+    assert rows.write(rig.store, **options) == 0
+    assert [place for place, was_heard in enumerate(heard, start=1) if was_heard] == [1, 20, 40]
+    assert len(heard) == 50
+
+
+def test_another_sample_may_be_asked_for_as_long_as_no_row_is_there(rig: Rig, rows: Load):
+    for number in range(30):
+        add(rows, number, f"c{number}")
+    rig.store.batches.open(
+        "b1", agent="a", tenant="acme", usd=None, tokens=None, retention_ms=RETENTION_MS, loader="killed@h:1"
+    )
+    rig.store.client.hset(rig.store.keys.batch("b1"), "loader", "killed@h:1 1 0")
+    rows.write(rig.store, agent="a", scopes_of=lambda *_: (), retention_ms=RETENTION_MS, pilot=Pilot(count=6))
+    record = rig.store.batches.read("b1")
+    assert record is not None
+    assert (record.pilot, record.total) == (6, 30)
+    assert record.rows == 24 + 6 - record.open
+    assert rig.store.client.smembers(f"{rig.store.keys.prefix}pilots") == {"b1"}
+
+
+def test_a_disk_that_is_full_is_said_with_a_way_out(monkeypatch: pytest.MonkeyPatch):
+    agent = make_agent(ScriptedClient(["done"]), name="a")
+    monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 10)
+    full = Path("/dev/full").open("w+b", buffering=0)  # noqa: SIM115 - closed with the load
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda *_, **__: full)
+    with Load(Terms(batch="b1", tenant="acme"), lambda *_: agent) as rows:
+        with pytest.raises(AgentQError, match="do not fit into a temporary file: no space left") as refused:
+            add(rows, 1, "c1", "x" * 1_000)
+        assert "TMPDIR" in refused.value.hint
+
+
+def test_a_file_whose_name_is_no_text_is_named_all_the_same(rows: Load):
+    for number in (1, 2):
+        rows.add(f"\udcff.jsonl:{number}", parse_row({"input": "x", "agent": "a", "custom_id": "c"}))
+    with pytest.raises(InputError, match=r"that of \\udcff.jsonl:1 too"):
+        rows.check()

@@ -10,9 +10,10 @@ import redis
 from redis.connection import UnixDomainSocketConnection
 
 from agentq.agent import Budgets
-from agentq.engine.load import CHUNK, Load
+from agentq.engine.load import Load
 from agentq.engine.patterns import Terms
 from agentq.engine.rows import parse_row
+from agentq.engine.spool import CHUNK
 from agentq.tools import tool
 from tests.support.harness import RETENTION_MS, Moody, Rig
 

@@ -198,7 +198,7 @@ POINTS = (
 def test_a_worker_that_dies_anywhere_leaves_one_whole_batch_to_the_next(
     app: AgentQ, monkeypatch: pytest.MonkeyPatch, point: str
 ):
-    monkeypatch.setattr("agentq.engine.load.CHUNK", 2)
+    monkeypatch.setattr("agentq.engine.spool.CHUNK", 2)
     schedule = hourly(app, count=5)
     was = back(app, hours=0)
     monkeypatch.setenv("AGENTQ_FAILPOINTS", f"{point}=raise")
@@ -225,7 +225,7 @@ def test_a_batch_that_was_begun_is_made_whole_also_when_the_next_time_has_come(
     app: AgentQ, monkeypatch: pytest.MonkeyPatch
 ):
     """Its worker dies in the middle, and the one that follows comes after the next time."""
-    monkeypatch.setattr("agentq.engine.load.CHUNK", 2)
+    monkeypatch.setattr("agentq.engine.spool.CHUNK", 2)
     schedule = hourly(app, count=5)
     was = back(app, hours=1)
     app.store.client.hset(app.store.keys.schedule("s"), "begun", f"{was} {was + 1000}")
@@ -283,7 +283,7 @@ def test_two_workers_make_one_batch_when_the_first_is_only_slow(app: AgentQ):
 def test_a_claim_that_is_lost_while_rows_are_checked_makes_nothing(
     app: AgentQ, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("agentq.engine.load.CHUNK", 1)
+    monkeypatch.setattr("agentq.engine.spool.CHUNK", 1)
     monkeypatch.setattr(module, "RENEWALS_A_LEASE", 10**9)
     schedule = hourly(app)
     back(app, hours=0)
@@ -294,7 +294,7 @@ def test_a_claim_that_is_lost_while_rows_are_checked_makes_nothing(
 
 
 def test_a_claim_is_renewed_while_it_is_worked_on(app: AgentQ, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("agentq.engine.load.CHUNK", 1)
+    monkeypatch.setattr("agentq.engine.spool.CHUNK", 1)
     monkeypatch.setattr(module, "RENEWALS_A_LEASE", 10**9)
     hourly(app)
     back(app, hours=0)

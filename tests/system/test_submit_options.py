@@ -106,6 +106,14 @@ def test_a_file_that_is_gzipped_gives_its_name_without_endings(fleet: Fleet):
     assert not is_there(fleet, "cut")
 
 
+def test_only_the_ending_of_a_file_is_none_of_its_batch_s_name(fleet: Fleet):
+    write_rows(fleet, "july.2026.jsonl", rows(1))
+    write_rows(fleet, "july.2027.jsonl", rows(2))
+    typed(fleet, "submit", "july.2026.jsonl")
+    typed(fleet, "submit", "july.2027.jsonl")
+    assert [fleet.app.batch(name).record().total for name in ("july.2026", "july.2027")] == [1, 2]
+
+
 def test_columns_make_fields_as_the_map_says(fleet: Fleet):
     (fleet.home / "table.csv").write_text('id,question,lang\n1,"Where, please?",en\n2,Wo?,de\n')
     maps = ("--map", "input={question} ({lang})", "--map", "custom_id=q-{id}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from agentq.engine.input.lines import Lines
+from agentq.engine.problem import sentence
 from agentq.engine.rows import Row
-
-PROBLEM_CHARS_MAX = 300
 
 
 def each_line(lines: Lines, parse: Callable[[str, str], Row]) -> Iterator[tuple[str, Row | str]]:
@@ -33,14 +32,6 @@ def each_line(lines: Lines, parse: Callable[[str, str], Row]) -> Iterator[tuple[
         except ValueError as error:
             where, found = f"{lines.label}:{lines.number}", sentence(error)
         yield where, found
-
-
-def sentence(error: ValueError) -> str:
-    """What is wrong with a row, on one line and not longer than a person reads: it may quote the row."""
-    text = "".join(
-        char if char.isprintable() else repr(char)[1:-1] for char in str(error)[:PROBLEM_CHARS_MAX]
-    )
-    return text if len(str(error)) <= PROBLEM_CHARS_MAX else f"{text}…"
 
 
 def decode(raw: bytes) -> str:

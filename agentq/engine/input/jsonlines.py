@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -61,7 +62,7 @@ def json_object(text: str) -> dict[str, Any]:
         value = _decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at column {error.colno}") from None
-    except _ConstantError:
+    except _JSONError:
         raise
     except ValueError:
         raise ValueError("not JSON that can be read: it has a number of thousands of digits") from None
@@ -80,16 +81,25 @@ def _kind(value: Mapping[str, Any]) -> str:
     return "anthropic" if "params" in value else "native"
 
 
-class _ConstantError(ValueError):
-    """`NaN` or `Infinity`, which Python reads and JSON does not have."""
+class _JSONError(ValueError):
+    """What Python reads and a row must not have."""
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise _ConstantError(f"not JSON: {word} is not a number")
+    raise _JSONError(f"not JSON: {word} is not a number")
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these; Python alone would take the last of two and lose the first."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise _JSONError(f"the key {twice!r} is there twice in one object")
+    return value
 
 
 # Made once: json.loads makes a new decoder for every call with options.
-_decode = json.JSONDecoder(parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_each_key_once).decode
 
 
 def _refuse_one_value(lines: Lines) -> None:

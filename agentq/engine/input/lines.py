@@ -114,7 +114,7 @@ def open_lines(source: str) -> Iterator[Lines]:
         InputError: when it cannot be opened, or is nothing that has lines of text.
     """
     label = "stdin" if source == STDIN else source
-    raw = sys.stdin.buffer if source == STDIN else _open(source)
+    raw = _stdin() if source == STDIN else _open(source)
     try:
         head = _head(raw)
         stream: Any = io.BufferedReader(_Rejoined(head, raw), _BUFFER_BYTES)
@@ -175,6 +175,12 @@ def _head(stream: BinaryIO) -> bytes:
     while len(head) < len(_GZIP) and (more := _read_some(stream, len(_GZIP) - len(head))):
         head += more
     return head
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:  # a service, or `<&-`
+        raise InputError(["stdin: it is closed; name a file, or pipe the rows in"])
+    return sys.stdin.buffer
 
 
 def _open(source: str) -> BinaryIO:

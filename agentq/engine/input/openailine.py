@@ -30,9 +30,12 @@ def openai_line(value: Mapping[str, Any], with_agent: bool) -> tuple[dict[str, A
         ValueError: for what cannot be run.
     """
     fields = fields_of(value, _KEYS)
-    if value.get("method") != "POST":
-        raise ValueError(f"'method' is \"POST\", not {value.get('method')!r}")
-    url = value.get("url")
+    for key in _KEYS[1:]:
+        if value.get(key) is None:
+            raise ValueError(f"the line has no {key!r}; such a line has {', '.join(_KEYS)}")
+    if value["method"] != "POST":
+        raise ValueError(f"'method' is \"POST\", not {value['method']!r}")
+    url = value["url"]
     if not isinstance(url, str) or url not in _DIALECTS:
         raise ValueError(f"'url' is {CHAT_URL} or {RESPONSES_URL}, not {url!r}")
     body = body_of(value, "body")

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from agentq.core.errors import InputError
-from agentq.engine.input.eachline import decode, sentence
+from agentq.engine.input.eachline import decode
 from agentq.engine.input.lines import LINE_BYTES_MAX, Lines
 from agentq.engine.input.rowmap import RowMap, map_of_columns
+from agentq.engine.problem import sentence
 from agentq.engine.rows import Row, parse_row
 
 
@@ -74,6 +75,10 @@ class _Records:
         except csv.Error as error:
             if "end of data" in str(error):
                 raise InputError([f"{self.where}: a quote that opens in this row is never closed"]) from None
+            if "new-line character" in str(error):  # the module's own advice is for who writes Python
+                raise ValueError(
+                    "a line ends in a carriage return alone: save it with line ends of Unix"
+                ) from None
             raise ValueError(f"not CSV: {error}") from None
 
 

@@ -4,8 +4,8 @@
 -- KEYS  1 routing key
 -- ARGV  1 batch   2 agent, '' for several   3 tenant   4 limit in nano-USD or ''   5 limit in tokens or ''   6 retention ms
 --       7 who loads   8 for how long he need not be heard of, ms   9 a loader that is known to be dead, or ''
---       then n, and n fields and values of a batch that is new: max_in_flight, max_open, priority, at, notify, pilot (how
---       many rows are its sample), confirm_above
+--       then n, and n fields and values of a batch that is new, or had no row so far: max_in_flight, max_open, priority,
+--       at, notify, pilot (how many rows are its sample), confirm_above
 -- REPLY {"OPEN", total, serial, now} | {"CONFLICT", field, present value} | {"LOADING", who} (somebody else loads it)
 --       | {"SCHEMA", version} (the state is newer than this script)
 local newer = too_new()
@@ -15,6 +15,7 @@ local batch, scope = P .. 'batch:' .. name, scope_key('batch:' .. name)
 local loader, fields, wanted, now = ARGV[7], take(10), {}, now_ms()
 local function loaded_from_now_on(was)
   redis.call('HSET', batch, 'loader', loader .. ' ' .. int(now + tonumber(ARGV[8])) .. ' ' .. was, unpack(fields))
+  if redis.call('HEXISTS', batch, 'pilot') == 1 then redis.call('SADD', P .. 'pilots', name) end
 end
 -- What the ids of its rows end with. A batch of a release that had no rows gets one with its first.
 local function new_serial()
@@ -38,7 +39,8 @@ if redis.call('EXISTS', batch) == 1 then
   -- One that is cancelled stays so until the seal: a load that is refused lets none of its runs go on.
   redis.call('HDEL', batch, 'sealed')
   persist_batch(name)
-  fields = {}
+  -- Without a row it is as good as new: its first load was killed before one was in, and may have asked for other things.
+  if f[3] == '0' then redis.call('HDEL', batch, 'pilot') else fields = {} end
   loaded_from_now_on(was or (f[6] == '1' and '1' or '0'))
   return {'OPEN', f[3], f[5] or new_serial(), int(now)}
 end
@@ -52,7 +54,6 @@ end
 local serial = new_serial()
 redis.call('HSET', batch, 'agent', agent, 'tenant', tenant, 'total', '0', 'ended', '0', 'created', int(now), 'ttl', ARGV[6])
 loaded_from_now_on('0')
-if redis.call('HEXISTS', batch, 'pilot') == 1 then redis.call('SADD', P .. 'pilots', name) end
 local told = {}
 for i, w in ipairs(wanted) do
   redis.call('HSET', scope, w[1], w[2])

@@ -13,6 +13,14 @@ import pytest
 from agentq.engine.rows import Row, parse_row
 
 
+def nested(levels: int) -> dict[str, Any]:
+    """An object with so many more in it."""
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"in": value}
+    return value
+
+
 def test_only_the_input_is_required() -> None:
     row = parse_row({"input": "Where is order 7?"})
     assert row == Row(input="Where is order 7?")
@@ -70,12 +78,18 @@ def test_money_is_exact() -> None:
         ({"input": "x", "custom_id": "\ud800"}, "printable"),
         ({"input": "\ud800"}, "surrogate"),
         ({"input": "x", "metadata": {"n": float("nan")}}, "cannot be written as JSON"),
+        ({"input": "x", "metadata": nested(100)}, "'metadata' is nested more than 100 deep"),
+        ({"input": "x", "context": nested(100)}, "'context' is nested more than 100 deep"),
     ],
 )
 def test_a_wrong_row_is_one_sentence(row: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
         parse_row(row)
     assert sentence in str(caught.value)
+
+
+def test_what_is_nested_as_deep_as_it_may_be_is_a_row() -> None:
+    assert parse_row({"input": "x", "metadata": nested(99)}).metadata == nested(99)
 
 
 def test_the_hash_is_of_the_content_alone() -> None:

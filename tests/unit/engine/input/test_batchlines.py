@@ -142,6 +142,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         ({**openai({}), "method": "GET"}, "'method' is \"POST\", not 'GET'"),
         (openai({"messages": HI}, custum_id="x"), "did you mean 'custom_id'"),
         ({**openai({}), "body": "x"}, "'body' is an object, not a string"),
+        ({"custom_id": "t-1", "url": CHAT, "body": {}}, "the line has no 'method'"),
+        ({"custom_id": "t-1", "method": "POST", "url": CHAT}, "no 'body'; such a line has custom_id, method"),
         ({**openai({"messages": HI}), "custom_id": 7}, "'custom_id' is a string"),
         (openai({}), "'body.messages' is a list of messages, not null"),
         (openai({"messages": []}), "not an empty one"),

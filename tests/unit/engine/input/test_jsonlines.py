@@ -39,6 +39,16 @@ def test_a_wrong_line_is_one_problem_and_the_next_is_read(source):
         (b'{"input": ' + b"9" * 5_000 + b"}", "thousands of digits"),
         (b'{"input":' + b"[" * 100_000, "nested too deeply"),
         (b'{"input": "\\ud800"}', "surrogate"),
+        (b'{"input": "a", "input": "b"}', "the key 'input' is there twice in one object"),
+        (b'{"input": "a", "metadata": {"k": 1, "l": 2, "k": 1}}', "the key 'k' is there twice"),
+        (b'{"input": "a", "metadata": {"k": ' + b"[" * 100 + b"]" * 100 + b"}}", "'metadata' is nested more"),
+        (
+            b'{"params": {"model": "m", "messages": [{"role": "user", "content": "x"}], "extra": '
+            + b"[" * 100
+            + b"]" * 100
+            + b"}}",
+            "its request is nested more than 100 deep",
+        ),
     ],
 )
 def test_what_is_no_row_is_said_in_words(source, line, sentence):

@@ -24,6 +24,12 @@ def test_standard_input_is_read_as_it_comes_and_called_so(pipe):
     assert not sys.stdin.buffer.closed
 
 
+def test_standard_input_that_is_closed_is_said(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="stdin: it is closed"):
+        next(iter(read_rows("-")))
+
+
 def test_gzip_is_known_by_its_content_on_standard_input_and_under_any_name(source, pipe):
     source.write(gzip.compress(ROWS[:15]) + gzip.compress(ROWS[15:]), "in.jsonl")
     assert source.inputs() == ["a", "b"]

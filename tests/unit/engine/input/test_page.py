@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentq.engine.input.batchline import MODEL_CHARS_MAX
-from agentq.engine.input.eachline import PROBLEM_CHARS_MAX
 from agentq.engine.input.form import FORMS
 from agentq.engine.input.lines import LINE_BYTES_MAX
-from agentq.engine.rows import CONTEXT_BYTES_MAX, CUSTOM_ID_CHARS_MAX
+from agentq.engine.problem import PROBLEM_CHARS_MAX
+from agentq.engine.rows import CONTEXT_BYTES_MAX, CUSTOM_ID_CHARS_MAX, NESTING_MAX
 
 PAGE = (Path(__file__).parents[4] / "docs" / "input.md").read_text()
 
@@ -44,6 +44,7 @@ def test_forms_and_limits():
         f"{CUSTOM_ID_CHARS_MAX} characters",
         f"{CONTEXT_BYTES_MAX:,} bytes of JSON",
         f"{MODEL_CHARS_MAX} characters",
+        f"{NESTING_MAX} levels",
         f"{PROBLEM_CHARS_MAX} characters",
     ):
         assert f"| {limit} |" in PAGE

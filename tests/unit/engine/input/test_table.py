@@ -107,6 +107,7 @@ def test_a_priority_that_is_no_number_is_a_problem(source):
         ("a,,b", ":2: column 2 of the header has no name"),
         ("a, b ,b", ":2: the columns 2 and 3 of the header are both 'b'"),
         ('"a"b', ":2: the header: not CSV: "),
+        ("a,b\r1,2\r", ":2: the header: a line ends in a carriage return alone"),
     ],
 )
 def test_a_wrong_header_is_named_with_its_line(source, header, problem):
