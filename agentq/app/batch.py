@@ -57,12 +57,15 @@ class Batch:
             )
         return record
 
-    def counts(self) -> dict[str, int]:
+    def counts(self, record: BatchRecord | None = None) -> dict[str, int]:
         """How many runs there are in all (`total`) and in each state; `rows` of those queued have not begun.
 
         It costs no more for a large batch: only runs that have begun are looked at.
+
+        Args:
+            record: where it was read already, so that both say the same.
         """
-        record = self.record()
+        record = self.record() if record is None else record
         live = self._store.batches.live_states(self.name)
         live[RunState.QUEUED] += record.rows
         counts = {"total": record.total, "rows": record.rows}

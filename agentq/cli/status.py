@@ -17,6 +17,7 @@ from agentq.cli.tally import Tally, money_lines
 from agentq.cli.target import find, resume_them
 from agentq.core.money import format_usd
 from agentq.core.text import clock
+from agentq.core.webhook import GIVEN_UP
 
 if TYPE_CHECKING:
     from agentq.app import AgentQ, Batch
@@ -115,7 +116,8 @@ def _notice(record: BatchRecord) -> str:
     if record.notified_ms is not None:
         return f"{record.notify} was told at {clock(record.notified_ms)}"
     if record.notify_error:
-        return f"{record.notify} was not told yet: {record.notify_error}"
+        yet = "" if record.notify_error.startswith(GIVEN_UP) else " yet"
+        return f"{record.notify} was not told{yet}: {record.notify_error}"
     return f"{record.notify} is told when it is over"
 
 

@@ -69,7 +69,7 @@ class Tally:
     def read(cls, batch: Batch) -> Tally:
         """Count the batch now. Rows that have not begun, and runs that have ended, are not looked at."""
         record = batch.record()
-        counts = batch.counts()
+        counts = batch.counts(record)
         account = batch.account()
         money = batch.parked() if counts["parked"] or record.descendants else {}
         # Who waits for children that are all parked is counted as running until they are asked.

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how every secret begins, not one
 SECRET_BYTES = (24, 64)
 URL_CHARS_MAX = 2_000
+GIVEN_UP = "given up: "
+"""So begins what went wrong with a notice that is not tried again."""
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[?[0-9a-f:.]+\]?")
 _MAKE = "echo whsec_$(openssl rand -base64 32)"
 

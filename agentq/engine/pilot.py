@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 
 from agentq.core.errors import UsageError
+from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd
 from agentq.engine.forecast import LEAST, Forecast, forecast
 from agentq.engine.rows import PRIORITY_MAX
@@ -65,18 +67,27 @@ def placed(priority: int, place: int, size: int, rows: int) -> int:
 
 
 def doubt(
-    found: Forecast | None, *, limit_nano: int | None, confirm_above_nano: int | None, ended: int
+    found: Forecast | None,
+    *,
+    limit_nano: int | None,
+    confirm_above_nano: int | None,
+    reasons: Mapping[str, int],
 ) -> str:
     """Why a person is to be asked, in words that follow `paused by`; empty when the batch may go on.
 
-    It is asked when it may cost more than its limit: when the upper end of the interval is above that.
+    It is asked when it may cost more than its limit: when the upper end of the interval is above that. Also
+    when all of the sample has failed, as with a key that is refused: that costs little, and so will the rest.
 
     Args:
         found: what the pilot says.
         limit_nano: the batch's, in nano-USD.
         confirm_above_nano: the same, of a batch without a limit.
-        ended: how many runs have ended.
+        reasons: how many runs have ended for each reason.
     """
+    ended = sum(reasons.values())
+    if ended and all(StopReason(reason).is_failure for reason in reasons):
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        return f"its pilot: all {ended} runs of it have failed ({why})"
     if found is None:
         return f"its pilot: only {ended} of its runs have ended, too few to say what the batch will cost"
     most = confirm_above_nano if limit_nano is None else limit_nano
@@ -107,7 +118,7 @@ def decide_pilot(store: Store, name: str) -> None:
         found,
         limit_nano=account.limit_nano,
         confirm_above_nano=record.confirm_above_nano,
-        ended=record.ended,
+        reasons=record.stop_reasons,
     )
     if store.batches.decide(name, record.ended, why):
         log.info("pilot_decided batch=%s ended=%d paused=%r", name, record.ended, why)

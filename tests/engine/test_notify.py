@@ -157,7 +157,7 @@ def test_a_receiver_that_is_gone_is_left_alone(store: Store):
     receiver = Receiver(410)
     over(store)
     notifier(store, receiver).send_due()
-    assert said(store) == {"notify_error": "HTTP 410"}
+    assert said(store) == {"notify_error": "given up: HTTP 410"}
     assert store.client.exists(store.keys.notices) == 0
 
 

@@ -37,12 +37,12 @@ def record(store: Store) -> BatchRecord:
     return found
 
 
-def pay(store: Store, run_id: str, usd: int) -> None:
+def pay(store: Store, run_id: str, usd: int, reason: StopReason = StopReason.FINISHED) -> None:
     """Let a run cost so many nano-USD, and end."""
     lease = claim_run(store, run_id).lease
     reserve(store, lease, 1, usd=usd, tokens=1)
     settled = Settlement(f"{lease.fence}:1", "settle", usd, 1)
-    assert store.runs.commit_end(lease, Delta("{}"), settled, StopReason.FINISHED) == "OK"
+    assert store.runs.commit_end(lease, Delta("{}"), settled, reason) == "OK"
 
 
 def play(store: Store, *costs: int) -> None:
@@ -115,6 +115,16 @@ def test_without_a_limit_the_amount_above_which_to_ask_counts_and_without_that_n
     play(wide, *[1_000] * SAMPLE)
     decide_pilot(wide, "b1")
     assert "without a yes than 0.0001 USD" in str(record(wide).paused)
+
+
+def test_a_sample_that_has_failed_altogether_asks_before_the_others_fail_too(wide: Store):
+    load(wide, usd=10**9)
+    for run_id in in_flight(wide):
+        pay(wide, run_id, 1, StopReason.MODEL_ERROR)
+    decide_pilot(wide, "b1")
+    assert record(wide).paused == f"its pilot: all {SAMPLE} runs of it have failed ({SAMPLE} model_error)"
+    due(wide)
+    assert in_flight(wide) == set()
 
 
 def test_it_is_decided_once_and_what_was_made_up_before_another_end_does_not_count(wide: Store):

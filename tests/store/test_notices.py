@@ -169,7 +169,7 @@ def test_a_receiver_that_wants_none_is_left_alone_and_somebody_hears_of_it(store
     end(store)
     store.notices.failed(claim(store)[0], "HTTP 410", None)
     assert store.client.exists(store.keys.notices) == 0
-    assert fields(store)["notify_error"] == "HTTP 410"
+    assert fields(store)["notify_error"] == "given up: HTTP 410"
     assert [event["event"] for event in due(store).events] == ["notice_given_up"]
 
 

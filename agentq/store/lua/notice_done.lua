@@ -19,7 +19,7 @@ if ARGV[4] == '' then
 end
 if f[3] or f[2] ~= ARGV[3] then return {'STALE'} end
 redis.call('HINCRBY', key, 'notice_tries', 1)
-redis.call('HSET', key, 'notify_error', ARGV[4])
+redis.call('HSET', key, 'notify_error', (ARGV[5] == '' and 'given up: ' or '') .. ARGV[4])
 if ARGV[5] ~= '' then
   redis.call('ZADD', P .. 'notices', 'XX', int(now + tonumber(ARGV[5])), ARGV[1])
 else

@@ -69,7 +69,7 @@ class FakeBatch:
     held: int = 0
     refused: int = 0
 
-    def counts(self) -> dict[str, int]:
+    def counts(self, record: BatchRecord | None = None) -> dict[str, int]:
         ended = sum(self.reasons.values())
         live = {"queued": self.queued, "running": 0, "cancelling": 0, "waiting": self.waiting}
         live["parked"] = sum(self.money.values())

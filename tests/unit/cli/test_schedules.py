@@ -143,3 +143,22 @@ def test_one_that_there_is_not_gets_the_nearest(store: Store, verb: str) -> None
 def test_an_unknown_verb_gets_the_nearest(store: Store) -> None:
     refused = invoke("schedules", "puase", "x")
     assert "there is no verb 'schedules puase' (did you mean 'pause'?)" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({}, "https://x.org is told when it is over"),
+        ({"notify_error": "HTTP 500"}, "https://x.org was not told yet: HTTP 500"),
+        ({"notify_error": "given up: HTTP 410"}, "https://x.org was not told: given up: HTTP 410"),
+        ({"notified": "1700000000000"}, "https://x.org was told at 2023-11-14 22:13:20 UTC"),
+    ],
+)
+def test_status_says_what_became_of_a_notice(store: Store, fields: dict[str, str], said: str) -> None:
+    options = {"notify": "https://x.org"}
+    store.batches.open(
+        "b", agent="a", tenant="acme", usd=None, tokens=None, retention_ms=1_000_000, options=options
+    )
+    if fields:
+        store.client.hset(store.keys.batch("b"), mapping=fields)
+    assert f"  notice  {said}\n" in invoke("status", "b").stdout

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from agentq.app import Batch
 from agentq.core.records import RowEntry
 from agentq.store import Store
 from tests.support.harness import RETENTION_MS
@@ -97,6 +98,15 @@ def test_a_batch_that_is_over_is_not_tuned(july: Store) -> None:
         "batch 'july' is over: no row of it waits" in typed("tune", "july", "--priority", "1", code=2).stderr
     )
     assert told("tune", "july")["rows"] == 0, "but it may be looked at"
+
+
+def test_counts_are_of_the_moment_of_the_record_that_they_are_given(july: Store) -> None:
+    batch = Batch(july, "july")
+    before = batch.record()
+    typed("cancel", "july", "-y")
+    found = batch.counts(before)
+    assert (found["ended"], found["rows"]) == (0, before.rows)
+    assert batch.counts()["ended"] == 3
 
 
 def test_the_tenants_are_listed_with_what_they_have(july: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 
@@ -75,7 +76,7 @@ def test_a_person_is_asked_when_it_may_come_to_more_than_the_limit_or_without_on
         FOUND,
         limit_nano=None if limit is None else limit * 10**9,
         confirm_above_nano=None if confirm is None else confirm * 10**9,
-        ended=10,
+        reasons={"finished": 9, "model_error": 1},
     )
     assert bool(said) is asks
     if asks:
@@ -84,4 +85,15 @@ def test_a_person_is_asked_when_it_may_come_to_more_than_the_limit_or_without_on
 
 
 def test_without_a_forecast_a_person_is_asked():
-    assert "only 3 of its runs" in doubt(None, limit_nano=None, confirm_above_nano=None, ended=3)
+    said = doubt(None, limit_nano=None, confirm_above_nano=None, reasons={"cancelled": 1, "finished": 2})
+    assert "only 3 of its runs" in said
+
+
+def test_a_person_is_asked_when_all_of_the_sample_has_failed_however_cheap_that_was():
+    cheap = replace(FOUND, usd_nano=0, low_nano=0, high_nano=0)
+    failed = {"loop_detected": 1, "model_error": 9}
+    assert doubt(cheap, limit_nano=10**9, confirm_above_nano=None, reasons=failed) == (
+        "its pilot: all 10 runs of it have failed (1 loop_detected, 9 model_error)"
+    )
+    for other in ("finished", "cost_budget", "cancelled"):
+        assert doubt(cheap, limit_nano=10**9, confirm_above_nano=None, reasons={**failed, other: 1}) == ""
