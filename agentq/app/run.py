@@ -10,7 +10,7 @@ from agentq.agent.agent import Agent
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.app.result import Result, result_of
 from agentq.app.waiting import wait_for
-from agentq.core.errors import UsageError
+from agentq.core.errors import NoSuchRunError, UsageError
 from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.money import to_usd
 from agentq.core.records import RunRecord
@@ -41,7 +41,7 @@ class Run:
         """
         record = self._store.runs.read(self.id)
         if record is None:
-            raise UsageError(f"there is no run {self.id!r}", hint="it may be older than the retention")
+            raise NoSuchRunError(self.id)
         return record
 
     @property
@@ -101,7 +101,7 @@ class Run:
         record = self.record()
         parts = self._store.runs.parts(self.id)
         if parts is None:
-            raise UsageError(f"there is no run {self.id!r}")
+            raise NoSuchRunError(self.id)
         thread = load(parts, record.spec.detector, record.seconds_ms).thread
         thread.stop_reason = record.stop_reason.value if record.stop_reason else None
         thread.answer = record.answer or ""

@@ -54,7 +54,8 @@ def _module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             hint = f"modules are looked for in {here} and in the installed packages"
-            raise UsageError(f"there is no module {name!r}", hint=hint) from None
+            close = nearest(name, [file.stem for file in Path(here).glob("*.py")])
+            raise UsageError(f"there is no module {name!r}{close}", hint=hint) from None
         raise UsageError(
             f"{name} cannot be imported: {error}", hint="install it where agentq is installed"
         ) from error

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
+    metavar="N",
     help="At how many passes of each point a process dies, a case each.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Cases at once.  [default: 16 a core]")

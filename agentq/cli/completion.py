@@ -18,7 +18,7 @@ VARIABLE = "_AGENTQ_COMPLETE"
 
 
 @verb("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 def command(session: Session, shell: str) -> None:
     """Write the completion script of SHELL: bash, zsh or fish.
 

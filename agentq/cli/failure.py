@@ -113,7 +113,7 @@ def _abandon_stdout() -> None:
 
 
 def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
+    text = " ".join(text.split()).rstrip(".")
     for name, is_none in _NO_NUMBER.items():
         text = text.replace(f"is not a valid {name}", f"is no {is_none}")
     return text[:1].lower() + text[1:]

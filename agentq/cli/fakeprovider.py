@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 @verb("fake-provider")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; else any free port.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="Where to listen; else any free port.",
+)
 @click.option(
     "--script", metavar="TURNS.json", help="What the model does: a list of turns, or such by model."
 )

@@ -13,12 +13,16 @@ from agentq.cli.session import Session
 from agentq.core.errors import UsageError
 from agentq.core.words import nearest
 
+_NO_LIMIT = 1_000
+"""Longer than any first sentence of a help text, in characters."""
+
 
 class GlobalOptions(click.Command):
     """A command that adds the global options to its own and lists them apart."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        complete_names(self)
         self._global = _options()
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -50,6 +54,14 @@ class Verb(GlobalOptions):
 class VerbGroup(GlobalOptions, click.Group):
     """A verb that has verbs of its own: `agentq prices list`."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, each with the whole of its first sentence."""
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Verbs"):
+            formatter.write_dl(
+                [(name, found.get_short_help_str(_NO_LIMIT)) for name, found in verbs if found]
+            )
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -59,7 +71,7 @@ class VerbGroup(GlobalOptions, click.Group):
             UsageError: for a word that is no verb, with the nearest that is.
         """
         word, known = args[0], self.list_commands(ctx)
-        if word not in known and not word.startswith("-"):
+        if word not in known and not word.startswith("-") and not ctx.resilient_parsing:
             of = f"{ctx.info_name} " if ctx.parent else ""
             raise UsageError(
                 f"there is no verb {f'{of}{word}'!r}{nearest(word, known)}",
@@ -72,7 +84,7 @@ def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a function the verb `name`. It takes the `Session` first and may return an exit code."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        return complete_names(click.command(name, cls=Verb)(click.pass_obj(function)))
+        return click.command(name, cls=Verb)(click.pass_obj(function))
 
     return wrap
 

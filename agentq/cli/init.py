@@ -34,6 +34,8 @@ def command(session: Session, folder: str) -> None:
             f"{home / there[0]} is there already: nothing was written",
             hint="agentq init DIR uses another folder",
         )
+    if home.exists() and not home.is_dir():
+        raise UsageError(f"{home} is a file, not a folder", hint="agentq init DIR uses another folder")
     source = files("agentq") / "demo/first"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,7 @@
 """Arguments and options that are the name of something: a shell completes them from what there is.
 
+Names of files the shell completes itself: it is only told that one is wanted.
+
 Whoever presses Tab wants a name, or nothing, at once: without a server, with a wrong app or a wrong setting
 there are no names, and nothing is said.
 """
@@ -61,21 +63,38 @@ def _live(app: AgentQ) -> list[str]:
     return list(app.store.watch.live())
 
 
-NAMES = {
+class FileName(click.types.StringParamType):
+    """A text that is the path of a file or, with `kind` dir, of a folder."""
+
+    def __init__(self, kind: str = "file") -> None:
+        self._kind = kind
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Have the shell look for what begins with what was typed so far."""
+        return [CompletionItem(incomplete, type=self._kind)]
+
+
+NAMES: dict[str, click.types.StringParamType] = {
     "batch": Name("batch"),
     "target": Name("batch", "run"),
     "run": Name("run"),
     "agent": Name("agent"),
+    **dict.fromkeys(("file", "output", "out", "errors", "retry_file", "script"), FileName()),
+    "folder": FileName("dir"),
 }
 """By what the argument, or the option, is called."""
 
 
-def complete_names(command: click.Command) -> click.Command:
+def complete_names(command: click.Command) -> None:
     """Let the parameters of a verb that are names be completed as such."""
     for param in command.params:
         if param.type is click.STRING and param.name in NAMES:
             param.type = NAMES[param.name]
-    return command
 
 
 @contextmanager

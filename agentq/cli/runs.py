@@ -90,7 +90,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     else:
         session.console.say("no such run" if words or since else "no runs yet; agentq submit FILE makes some")
     if more:
-        session.console.say(f"the newest {limit} are shown: --limit N shows more")
+        session.console.say(f"{plural(limit, 'run')} shown, the newest: --limit N shows more")
     if looked.is_cut:
         session.console.say(
             f"{plural(LOOKED_AT, 'run')} were looked at: --batch NAME looks at that batch only"

@@ -6,7 +6,7 @@ import re
 from datetime import date
 from typing import TYPE_CHECKING
 
-from agentq.core.errors import UsageError
+from agentq.core.errors import NoSuchRunError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.words import nearest
 
@@ -75,7 +75,7 @@ def require_subject(scopes: Scopes, scope: str) -> None:
         return
     kind, _, name = base.partition(":")
     if kind == "run":
-        raise UsageError(f"there is no run {name!r}", hint="it may be older than the retention")
+        raise NoSuchRunError(name)
     known = [other.partition(":")[2] for other in scopes.names() if other.startswith("batch:")]
     raise UsageError(f"there is no batch {name!r}{nearest(name, known)}", hint="agentq batches lists them")
 

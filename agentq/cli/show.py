@@ -10,10 +10,10 @@ from agentq.cli.card import run_card, run_fields
 from agentq.cli.conversation import conversation
 from agentq.cli.globals import verb
 from agentq.cli.traceline import trace_line
-from agentq.core.errors import UsageError
+from agentq.core.errors import NoSuchRunError, UsageError
 
 if TYPE_CHECKING:
-    from agentq.app import Run
+    from agentq.app import AgentQ, Run
     from agentq.cli.session import Session
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--raw", "view", flag_value="raw", help="The whole thread as it is stored, in JSON.")
 def command(session: Session, run: str, view: str | None) -> None:
     """Show RUN: how it stands and its answer, or one view of its thread."""
-    found = session.server_app().run(run)
+    found = _found(session.server_app(), run)
     match view:
         case None if session.console.json:
             session.console.document(run_fields(found.record()))
@@ -39,6 +39,19 @@ def command(session: Session, run: str, view: str | None) -> None:
             session.console.out(found.thread().to_json(indent=2))
         case _:
             raise UsageError(f"there is no view {view!r}")
+
+
+def _found(app: AgentQ, word: str) -> Run:
+    """The run of this id. A batch's name is answered with what shows a batch."""
+    try:
+        return app.run(word)
+    except NoSuchRunError:
+        if app.store.batches.read(word) is None:
+            raise
+    raise UsageError(
+        f"{word!r} is a batch, and this shows one run",
+        hint=f"agentq status {word} shows it, agentq runs --batch {word} lists its runs",
+    )
 
 
 def _messages(session: Session, run: Run) -> None:

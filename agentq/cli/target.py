@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentq.cli.console import plural
-from agentq.core.errors import UsageError
+from agentq.core.errors import NoSuchRunError, UsageError
 from agentq.core.words import nearest
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def find(app: AgentQ, word: str) -> Run | Batch:
     with suppress(UsageError):
         return app.batch(word)
     close = nearest(word, app.store.batches.names())
-    raise UsageError(
-        f"there is no run {word!r}, nor a batch of that name{close}",
-        hint="it may be older than the retention",
-    )
+    raise NoSuchRunError(word, also=f", nor a batch of that name{close}")
 
 
 @dataclass(frozen=True, slots=True)

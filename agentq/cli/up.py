@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     help="Steps at once in each.  [default: 16]",
 )
 @click.option("--flower", is_flag=True, help="Celery's monitor in the browser.")
-@click.option("--port", type=click.IntRange(1, 65535), default=5555, show_default=True, help="Flower's port.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=5555,
+    show_default=True,
+    metavar="N",
+    help="Flower's port.",
+)
 def command(session: Session, workers: int, concurrency: int | None, flower: bool, port: int) -> int:
     """Start the server (where none is configured), the workers and, if you like, Flower.
 

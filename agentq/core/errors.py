@@ -3,6 +3,7 @@
     AgentQError
     ├── UsageError            the caller asked for something that cannot be        exit 2
     │   ├── InputError        a row of an input file is wrong: `file:line: …`      exit 2
+    │   ├── NoSuchRunError    there is no run of this id, or no longer             exit 2
     │   └── ConflictError     the same name or id exists with other content        exit 2
     ├── UnavailableError      Redis, the broker or a server of tools is not there  exit 7
     ├── SchemaError           the state is of a newer release than this            exit 1
@@ -51,6 +52,21 @@ class InputError(UsageError):
         if more > 0:
             text += f"\n… and {more} more"
         super().__init__(text, hint="nothing was submitted")
+
+
+class NoSuchRunError(UsageError):
+    """There is no run of this id, or no longer.
+
+    Args:
+        run_id: the id.
+        also: what else there is not, to be said behind it.
+    """
+
+    def __init__(self, run_id: str, *, also: str = "") -> None:
+        super().__init__(
+            f"there is no run {run_id!r}{also}",
+            hint="it may be older than the retention; agentq runs lists those that there are",
+        )
 
 
 class ConflictError(UsageError):

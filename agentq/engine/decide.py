@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agentq.core.errors import ConflictError, UsageError
+from agentq.core.errors import ConflictError, NoSuchRunError, UsageError
 from agentq.core.lifecycle import RunState
 from agentq.core.records import Decision, PendingCall, RunRecord
 from agentq.core.text import clock, encodable
@@ -137,7 +137,7 @@ def refusal(store: Store, run_id: str, call: str) -> UsageError:
             hint=f"agentq show {run_id} says what came of it",
         )
     if record is None:
-        return UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
+        return NoSuchRunError(run_id)
     if record.state is RunState.WAITING and record.gathering is None:
         return UsageError(
             f"no call {call!r} of run {run_id} waits for a decision",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agentq.agent.budgets import Spend
 from agentq.agent.thread import Thread, TraceEvent
 from agentq.agent.view import Summary
-from agentq.core.errors import UsageError
+from agentq.core.errors import NoSuchRunError, UsageError
 from agentq.core.ids import new_run_id
 from agentq.core.records import Decision, Reopening, RunRecord, ThreadParts
 from agentq.engine.retry import NewBudgets, budgets_now, checked_budgets
@@ -134,7 +134,7 @@ def _read(store: Store, run_id: str) -> tuple[RunRecord, ThreadParts, Reopening]
         record, parts = store.runs.read(run_id), store.runs.parts(run_id)
         (reopening,) = store.control.reopenings([run_id])
         if record is None or parts is None or reopening is None:
-            raise UsageError(f"there is no run {run_id!r}", hint="it may be older than the retention")
+            raise NoSuchRunError(run_id)
         if parts.head == reopening.last:  # each step that is committed changes it
             return record, parts, reopening
     raise UsageError(

@@ -185,7 +185,7 @@ def reachable(client: redis.Redis) -> Iterator[None]:
     except _UNREACHABLE as error:
         raise UnavailableError(
             f"Redis cannot be reached at {address(client)}: {error}",
-            hint="is it running? check AGENTQ_REDIS_URL, or start everything here with `agentq up`",
+            hint="is it running? check --redis-url or AGENTQ_REDIS_URL; `agentq up` starts everything here",
         ) from error
 
 

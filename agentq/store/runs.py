@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import redis
 
-from agentq.core.errors import ConflictError, UsageError
+from agentq.core.errors import ConflictError, NoSuchRunError, UsageError
 from agentq.core.ids import new_nonce
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import to_nano
@@ -181,7 +181,7 @@ class Runs(RunReads):
         """
         ttl = self._client.hget(self._keys.run(source), "ttl")
         if ttl is None:
-            raise UsageError(f"there is no run {source!r}", hint="it may be older than the retention")
+            raise NoSuchRunError(source)
         run_id, spec, messages = submission
         arguments = self._submission(
             run_id,

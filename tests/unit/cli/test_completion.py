@@ -45,10 +45,57 @@ def test_bash_understands_its_script() -> None:
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, capture_output=True)
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_gets_what_may_follow_from_its_script(tmp_path: Path) -> None:
+    program = tmp_path / "agentq"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agentq.cli "$@"\n')
+    program.chmod(0o755)
+    script = """
+        eval "$(agentq completion bash)"
+        compopt() { echo compopt "$@"; }  # outside of a real Tab bash's own refuses
+        tab() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _agentq_completion agentq; echo "${COMPREPLY[*]}"; }
+        tab agentq statu
+        tab agentq submit ro
+        tab agentq statsu ''
+    """
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    status, files, *unknown = done.stdout.splitlines()
+    assert (status, files, done.stderr) == ("status", "compopt -o default", "")
+    assert "statsu" not in " ".join(unknown)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "ro"),
+        ("submit", "rows.jsonl", "-o", "ro"),
+        ("results", "july", "--errors", "ro"),
+        ("results", "july", "--retry-file", "ro"),
+        ("ledger", "export", "-o", "ro"),
+        ("prices", "diff", "ro"),
+        ("chaos", "--script", "ro"),
+    ],
+)
+def test_the_name_of_a_file_is_left_to_the_shell(words: tuple[str, ...]) -> None:
+    asked = ShellComplete(main, {"obj": Session()}, "agentq", VARIABLE)
+    found = asked.get_completions(list(words[:-1]), words[-1])
+    assert [(item.type, item.value) for item in found] == [("file", "ro")]
+
+
 def test_another_shell_is_refused_with_those_that_there_are() -> None:
     refused = invoke("completion", "csh")
     assert refused.exit_code == 2
     assert "'bash', 'zsh', 'fish'" in refused.stderr
+    missing = invoke("completion")
+    assert missing.exit_code == 2
+    assert missing.stderr.startswith("error: missing argument 'SHELL'. Choose from: bash, zsh, fish\n")
 
 
 def test_verbs_and_options_need_no_server() -> None:

@@ -63,6 +63,45 @@ def test_what_is_neither_a_run_nor_a_batch_gets_the_nearest_batch(store: Store) 
     assert "there is no run 'run_jluy', nor a batch of that name (did you mean 'run_july'?)" in refused.stderr
 
 
+def test_a_run_that_there_is_not_is_answered_with_where_runs_are_listed(store: Store) -> None:
+    open_batch(store, "july")
+    hint = "\n  it may be older than the retention; agentq runs lists those that there are\n"
+    for words in ("show run_1", "status run_1", "cancel run_1", "budget set run:run_1 --max-usd 1"):
+        refused = invoke(*words.split())
+        assert refused.exit_code == 2
+        assert refused.stderr.startswith("error: there is no run 'run_1'"), words
+        assert refused.stderr.endswith(hint), words
+    refused = invoke("show", "july")
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "error: 'july' is a batch, and this shows one run\n"
+        "  agentq status july shows it, agentq runs --batch july lists its runs\n"
+    )
+
+
+def test_a_module_that_there_is_not_is_one_of_the_folder_perhaps(here: Path) -> None:
+    (here / "agents.py").touch()
+    refused = invoke("-A", "agnets:app", "submit", "rows.jsonl")
+    assert refused.exit_code == 2
+    assert "there is no module 'agnets' (did you mean 'agents'?)\n" in refused.stderr
+
+
+def test_init_of_a_file_says_that_it_is_none_of_a_folder(here: Path) -> None:
+    (here / "shop").touch()
+    refused = invoke("init", "shop")
+    assert refused.exit_code == 2
+    assert refused.stderr == ("error: shop is a file, not a folder\n  agentq init DIR uses another folder\n")
+
+
+@pytest.mark.parametrize(
+    "verb", ["budget", "schedules", "approvals", "prices", "ledger", "limits", "tenants"]
+)
+def test_the_help_of_a_group_says_whole_sentences(verb: str) -> None:
+    listed = invoke(verb, "--help").stdout.partition("\nVerbs:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
 @pytest.mark.parametrize("verb", ["submit rows.jsonl --agent ordres", "run ordres hello"])
 def test_an_unknown_agent_gets_the_nearest(here: Path, verb: str) -> None:
     (here / "rows.jsonl").write_text('{"input": "a"}\n')

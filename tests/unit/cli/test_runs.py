@@ -77,7 +77,7 @@ def test_since_means_submitted_or_ended(five: Store) -> None:
 def test_what_is_not_shown_is_said(five: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     done = typed("--limit", "2")
     assert len(done.stdout.splitlines()) == 3
-    assert done.stderr == "the newest 2 are shown: --limit N shows more\n"
+    assert done.stderr == "2 runs shown, the newest: --limit N shows more\n"
     assert json.loads(typed("--limit", "2", "--json").stdout)["more"] is True
     assert json.loads(typed("--limit", "5", "--json").stdout)["more"] is False
     monkeypatch.setattr(module, "LOOKED_AT", 2)
