@@ -173,7 +173,7 @@ class ScheduleDraft:
         self._app = app
         self.name = check_schedule(name)
         self.plan = Plan(
-            cron=" ".join(cron.split()),
+            cron=" ".join(cron.split()) if isinstance(cron, str) else cron,
             zone=local_zone() if tz is None else tz,
             overlap=overlap,
             agent=agent,

@@ -54,7 +54,7 @@ def standing(tally: Tally) -> list[str]:
         said.append(f"its load by {who} was broken off" if tally.broken_off else f"being loaded by {who}")
     if tally.paused_by is not None:
         said.append(f"paused by {tally.paused_by}")
-    if tally.starts_ms is not None:
+    if tally.starts_ms is not None and tally.ended < tally.total:
         said.append(f"starts at {clock(tally.starts_ms)}")
     if tally.pilot is not None:
         said.append(f"a pilot of {tally.pilot} rows first")

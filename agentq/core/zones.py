@@ -20,8 +20,13 @@ def zone_of(name: str) -> ZoneInfo:
     """
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown, no name at all, or that of a folder
-        close = nearest(name, available_timezones())
+    except (
+        KeyError,
+        ValueError,
+        OSError,
+        TypeError,
+    ):  # unknown, no name at all, that of a folder, or no text
+        close = nearest(str(name), available_timezones())
         raise UsageError(
             f"there is no time zone {name!r}{close}",
             hint="for example Europe/Berlin, America/New_York or UTC",

@@ -397,6 +397,10 @@ def test_rows_that_cannot_be_keep_nothing(app: AgentQ):
         app.schedule("s", HOURLY, [], agent="a")
     with pytest.raises(UsageError, match="no cron expression"):
         app.schedule("s", "hourly", rows(), agent="a")
+    with pytest.raises(UsageError, match="None is no cron expression"):
+        app.schedule("s", None, rows(), agent="a")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no time zone 5"):
+        app.schedule("s", HOURLY, rows(), agent="a", tz=5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no secret"):
         app.schedule("s", HOURLY, rows(), agent="a", notify="https://x.org")
     assert app.schedules() == []

@@ -127,6 +127,10 @@ def test_what_keeps_rows_is_said_in_the_line_in_the_panel_and_in_status(
         assert shown(tally)[-1].strip() == words
 
 
+def test_a_batch_that_is_over_starts_at_no_time_any_more():
+    assert standing(replace(BUSY, ended=5_000, starts_ms=1_700_000_000_000)) == []
+
+
 def test_a_forecast_in_words():
     assert forecast_line(FOUND, None) == (
         "16.023000 USD in all (15.000000 to 17.000000); ends in 2m (1m to 2m) at 38.2 a minute, by 412 runs"
