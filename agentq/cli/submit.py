@@ -166,7 +166,10 @@ def command(  # noqa: PLR0917 - click passes all of them by name
             hint="agentq watch BATCH follows one that is made",
         )
     if (tz is not None and every is None and at is None) or (overlap is not None and every is None):
-        raise UsageError("--tz goes with --at or --every, --overlap with --every")
+        raise UsageError(
+            "--tz goes with --at or --every, --overlap with --every",
+            hint="for example --every '0 8 * * 1-5' --tz Europe/Berlin",
+        )
     wanted = Wanted(
         file=file,
         agent=agent,
@@ -269,9 +272,11 @@ def _submit(
             show_estimate(session.console, wanted.batch, load)
             return None
         session.need_server(app)
-        if pilot is None:  # else what its sample costs is asked about, not what the whole may cost at most
-            confirm_cost(session.console, load, confirm_above, yes=yes)
         there = app.store.batches.read(wanted.batch)
+        begun = there is not None and there.pilot is None
+        if pilot is None or begun or not pilot.size(load.rows):
+            # Else what the sample of its pilot costs is asked about, not what the whole may cost at most.
+            confirm_cost(session.console, load, confirm_above, yes=yes)
         try:
             batch = app.write(
                 load, agent=wanted.agent, on_exhausted=wanted.on_exhausted, options=options, pilot=pilot

@@ -20,12 +20,7 @@ def zone_of(name: str) -> ZoneInfo:
     """
     try:
         return ZoneInfo(name)
-    except (
-        KeyError,
-        ValueError,
-        OSError,
-        TypeError,
-    ):  # unknown, no name at all, that of a folder, or no text
+    except (KeyError, ValueError, OSError, TypeError):  # unknown, none at all, a folder's, or no text
         close = nearest(str(name), available_timezones())
         raise UsageError(
             f"there is no time zone {name!r}{close}",

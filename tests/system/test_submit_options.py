@@ -77,6 +77,19 @@ def test_above_an_amount_it_is_not_submitted_unless_somebody_says_yes(fleet: Fle
     assert fleet.app.batch("fits").record().total == 7
 
 
+def test_where_a_pilot_begins_it_is_not_asked_about_the_rows_and_where_none_does_it_is(fleet: Fleet):
+    write_rows(fleet, "few.jsonl", rows(7))
+    few = ("submit", "few.jsonl", "--confirm-above", "6.99", "--pilot")
+    assert "nobody to ask here" in typed(fleet, *few, "7", code=2).stderr.decode(), "it would be all of them"
+    assert not is_there(fleet, "few")
+    typed(fleet, *few, "5")
+    assert fleet.app.batch("few").record().pilot == 5
+    typed(fleet, *few, "5")
+    fleet.app.store.client.hdel(fleet.app.store.keys.batch("few"), "pilot")  # as when it is decided
+    assert "nobody to ask here" in typed(fleet, *few, "5", code=2).stderr.decode()
+    typed(fleet, *few, "5", "-y")
+
+
 def test_the_first_rows_only_and_later_the_others(fleet: Fleet):
     write_rows(fleet, "some.jsonl", rows(9))
     assert typed(fleet, "submit", "some.jsonl", "--limit", "4").stdout == b"batch some: 4 runs\n"
