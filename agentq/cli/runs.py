@@ -72,7 +72,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     since_ms = None if since is None else parse_moment(since, now_ms)
     one = wanted.only("batch")
     names = [found.name for found in app.batches()] if one is None else [app.batch(one).name]
-    looked = _Looked(newest(app.store, names))
+    looked = _Looked(newest(app.store, names, alone=one is None))
     matching = (
         record
         for record in looked
@@ -92,9 +92,12 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     if more:
         session.console.say(f"{plural(limit, 'run')} shown, the newest: --limit N shows more")
     if looked.is_cut:
-        session.console.say(
-            f"{plural(LOOKED_AT, 'run')} were looked at: --batch NAME looks at that batch only"
+        further = (
+            "--batch NAME looks at that batch only"
+            if one is None
+            else f"agentq results {one} has all that have ended"
         )
+        session.console.say(f"only the newest {LOOKED_AT:,} were looked at: {further}")
 
 
 class _Looked:

@@ -18,12 +18,12 @@ def newest(store: Store, batches: list[str], *, alone: bool = True) -> Iterator[
 
     Args:
         store: where they are.
-        batches: whose rows, ended or not.
-        alone: also the live runs that are no row of any batch. Of those that have ended there is no list.
+        batches: whose rows, ended or not, and whose live children.
+        alone: also the live runs that are in no batch. Of these, and of children, that have ended there is
+            no list.
     """
     sources = [_rows(store, batch) for batch in batches]
-    if alone:
-        sources.append(_alone(store))
+    sources.append(_no_rows(store, set(batches), alone=alone))
     yield from merge(*sources, key=lambda record: -record.created_ms)
 
 
@@ -45,10 +45,15 @@ def _rows(store: Store, batch: str) -> Iterator[RunRecord]:
         end, size = end - len(found), CHUNK
 
 
-def _alone(store: Store) -> Iterator[RunRecord]:
+def _no_rows(store: Store, batches: set[str], *, alone: bool) -> Iterator[RunRecord]:
+    """The live children of these batches and, if `alone`, the live runs that are in no batch."""
     live, found = list(store.watch.live()), []
     for start in range(0, len(live), CHUNK):
         for record in store.runs.read_many(live[start : start + CHUNK]):
-            if record is not None and (record.spec.batch is None or record.spec.ancestors):
+            if record is None:
+                continue
+            spec = record.spec
+            is_child = bool(spec.ancestors) and spec.batch in batches
+            if is_child or (alone and spec.batch is None):
                 found.append(record)
     yield from sorted(found, key=lambda record: -record.created_ms)

@@ -11,6 +11,7 @@ from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, Denied, Lease, Parked, RunSpec, Settlement
 from agentq.engine.cancel import cancel_batch, cancel_run
 from agentq.store import Store
+from agentq.store.listing import newest
 from tests.support.harness import (
     GRACE_MS,
     HELLO,
@@ -129,6 +130,9 @@ def test_a_child_is_no_row_of_its_parents_batch(store: Store):
     store.batches.seal("b1")
     assert [run for chunk in store.batches.runs("b1") for run in chunk] == ["r1"]
     assert store.batches.live("b1") == ["r1"]
+    # A list of the batch's runs has it all the same while it lives, one of another batch has not.
+    assert {record.id for record in newest(store, ["b1"], alone=False)} == {"r1", "c1"}
+    assert list(newest(store, ["b2"], alone=False)) == []
     gather(store, lease, "c1")
     # Nobody has to decide anything: work goes on below it.
     assert store.batches.live_states("b1") == {"running": 1}

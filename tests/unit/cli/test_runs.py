@@ -84,7 +84,14 @@ def test_what_is_not_shown_is_said(five: Store, monkeypatch: pytest.MonkeyPatch)
     done = typed("state:ended")
     assert (done.stdout, done.stderr) == (
         "",
-        "no such run\n2 runs were looked at: --batch NAME looks at that batch only\n",
+        "no such run\nonly the newest 2 were looked at: --batch NAME looks at that batch only\n",
+    )
+    done = typed("state:ended", "--batch", "b1")
+    assert done.stderr == ""
+    monkeypatch.setattr(module, "LOOKED_AT", 1)
+    done = typed("state:ended", "--batch", "b1")
+    assert done.stderr.endswith(
+        "only the newest 1 were looked at: agentq results b1 has all that have ended\n"
     )
     assert json.loads(typed("state:ended", "--json").stdout) == {"runs": [], "more": True}
 
