@@ -1,50 +1,46 @@
-"""`AgentQ`: the agents, and the way in. What it stands on is in `installation.py`."""
+"""`AgentQ`: the way in. Its agents are defined in `agents.py`; what it stands on is in `installation.py`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
-from agentq.agent.agent import Agent, OnAnswer, OnChange, OnOverflow
 from agentq.agent.budgets import Budgets
-from agentq.agent.loopdetect import LoopDetector
 from agentq.agent.thread import Thread
+from agentq.app.agents import Agents
 from agentq.app.approval import Approval, approval_of
 from agentq.app.batch import Batch
-from agentq.app.installation import Installation
 from agentq.app.options import batch_options
 from agentq.app.run import Run
 from agentq.app.schedule import Schedule, make_schedule
 from agentq.app.schedule import Terms as ScheduleTerms
-from agentq.app.submission import Limits, Submission, each_in_turn, entry, one_by_one, run_of, single_row
+from agentq.app.submission import (
+    Limits,
+    Manner,
+    Submission,
+    each_in_turn,
+    entry,
+    one_by_one,
+    run_of,
+    single_row,
+)
 from agentq.app.where import CALL_KEYS, Terms, where
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
 from agentq.core.money import check_tokens, to_nano
 from agentq.core.records import RunRecord
-from agentq.core.settings import check_on_exhausted
-from agentq.core.words import nearest
 from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.notify import check_notify
-from agentq.engine.pilot import Pilot, parse_pilot
+from agentq.engine.pilot import parse_pilot
 from agentq.engine.rows import Row
-from agentq.provider.bounds import TokenBounds
-from agentq.provider.client import LLMClient
-from agentq.provider.pricing import ModelPricing
-from agentq.provider.resilient import ResilientClient, RetryPolicy
-from agentq.provider.resolve import ADAPTERS, resolve_model
-from agentq.tools import ToolExecutor, ToolRegistry
-from agentq.tools.spec import OnUnknown
-
-_DETECTOR = LoopDetector()
 
 
-class AgentQ(Installation):
+class AgentQ(Agents):
     """One installation: a namespace in Redis, and the agents that run in it.
 
     Args:
@@ -56,150 +52,6 @@ class AgentQ(Installation):
     Raises:
         UsageError: for an unknown setting, one of the wrong kind, or a wrong file of prices.
     """
-
-    # ── agents ───────────────────────────────────────────────────────────────────────────────────
-
-    def agent(
-        self,
-        name: str,
-        *,
-        model: str | LLMClient,
-        fallbacks: Sequence[str | LLMClient] = (),
-        retry: RetryPolicy | None = None,
-        base_url: str | None = None,
-        api_key_file: str | None = None,
-        provider: str | None = None,
-        quirks: Mapping[str, Any] | None = None,
-        model_options: Mapping[str, Any] | None = None,
-        system: str = "",
-        tools: Sequence[Any] = (),
-        budgets: Budgets | None = None,
-        output: Any = None,
-        loop_detector: LoopDetector | None = _DETECTOR,
-        max_tool_errors: int = 4,
-        max_output_tokens: int = 2048,
-        min_output_tokens: int | None = None,
-        allowlist: Sequence[str] | None = None,
-        pricing: Mapping[str, ModelPricing] | None = None,
-        max_calls_per_step: int = 16,
-        max_tool_bytes_per_step: int = 16_000,
-        closing_seconds: float = 30.0,
-        on_exhausted: str | None = None,
-        key: str | None = None,
-        on_denied: OnAnswer = "tell",
-        on_expired: OnAnswer = "stop",
-        on_unknown: OnUnknown = "tell",
-        on_change: OnChange = "continue",
-        context_window: int | None = None,
-        on_overflow: OnOverflow = "stop",
-    ) -> Agent:
-        """Define an agent under a name that rows may ask for.
-
-        Args:
-            model: `openai:`, `openai-chat:` or `anthropic:` and a model's id, an object with
-                `complete(ChatRequest)`, `scripted`, or `module:factory`.
-            fallbacks: models that are asked in turn once the one before has failed as often as `retry` says,
-                or in a way that no wait cures.
-            retry: how often and how long each of them is tried; a single model 8 times, within the setting
-                `patience_seconds`.
-            base_url: where a provider's model is, in place of OPENAI_BASE_URL or ANTHROPIC_BASE_URL.
-            api_key_file: a file with its key, in place of OPENAI_API_KEY or ANTHROPIC_API_KEY.
-            provider: the name under which its prices are looked up, where the address does not say it.
-            quirks: what this model wants otherwise than known, as `{"output_cap": "max_tokens"}`.
-            model_options: added to each request as it is, as `{"reasoning": {"effort": "low"}}`. These five
-                are of `model`; a fallback that needs its own is given as an object.
-            loop_detector: the thresholds of each run's detector; None switches it off.
-            min_output_tokens: the least output that a step may be cut to when money is short; None: an eighth
-                of max_output_tokens, but not under 256; equal to max_output_tokens: never cut. A client's own
-                `bound` is asked for each of at most four sizes of a step, and for the closing turn after it.
-            tools: functions with `@tool`, and servers as `agentq.tools.mcp.MCPServer(…)`.
-            allowlist: the tools that it may see and use; None for all of `tools`.
-            max_tool_bytes_per_step: of all results of a step together. A run sets the worst case of so much
-                aside for its closing turn: with a client that has no `bound`, four tokens a byte.
-            closing_seconds: the deadline of the closing turn.
-            on_exhausted: what its runs do when a scope around them is dry: `park`, `stop` or `winddown`; by
-                default as the setting says. What is set on the scope itself goes before it.
-            key: the name of the provider's account that pays; its runs are in the scope `key:<name>` too.
-            on_denied: a call that a person refuses is told to the model (`tell`), or ends the run (`stop`).
-            on_expired: the same for one on which nobody decides in time.
-            on_unknown: when nobody knows whether a call with a side effect has acted: `tell` the model, or
-                `ask` a person whether to make it again. A tool's own goes before it.
-            on_change: a worker with another definition of the agent than the run has met may go on with it
-                (`continue`), leave it to workers that have the old one (`pin`), or close it (`finish`).
-            output: a pydantic model of an object. A final answer must be JSON of it: one that is not is sent
-                back once, and then the run ends as `output_invalid`.
-            context_window: how many tokens a call may have, input and output together; None: as the price of
-                the model says, and not checked where that says nothing.
-            on_overflow: a run whose next call would be longer ends as `context_overflow` (`stop`), or has its
-                oldest turns summed up by a call of its model (`compact`).
-
-        Raises:
-            UsageError: when the name is taken, the model cannot be had, the allowlist names no tool of it, or
-                the output is no such model.
-        """
-        check_name("agent", name)
-        if name in self.agents:
-            raise UsageError(f"there is an agent {name!r} already")
-        registry = ToolRegistry(tools)
-        for allowed in allowlist or ():
-            if not registry.may_have(allowed):
-                raise UsageError(
-                    f"agent {name!r}: its allowlist names {allowed!r}, which is none of its tools"
-                    f"{nearest(allowed, registry.own_names())}"
-                )
-        self.agents[name] = Agent(
-            self._client(
-                model,
-                fallbacks,
-                retry,
-                base_url=base_url,
-                api_key_file=api_key_file,
-                provider=provider,
-                quirks=quirks,
-                options=model_options,
-            ),
-            ToolExecutor(registry),
-            name=name,
-            system=system,
-            budgets=budgets or Budgets(),
-            pricing=self.pricing | dict(pricing or {}),
-            allowlist=allowlist,
-            max_tool_errors=max_tool_errors,
-            max_output_tokens=max_output_tokens,
-            min_output_tokens=min_output_tokens,
-            loop_detector=loop_detector,
-            max_calls_per_step=max_calls_per_step,
-            max_tool_bytes_per_step=max_tool_bytes_per_step,
-            closing_seconds=closing_seconds,
-            on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
-            key=None if key is None else check_name("key", key),
-            on_denied=on_denied,
-            on_expired=on_expired,
-            on_unknown=on_unknown,
-            on_change=on_change,
-            output=output,
-            context_window=context_window,
-            on_overflow=on_overflow,
-            token_bounds=cast("TokenBounds", self.settings.token_bounds),
-        )
-        return self.agents[name]
-
-    def _client(
-        self,
-        model: str | LLMClient,
-        fallbacks: Sequence[str | LLMClient],
-        retry: RetryPolicy | None,
-        **options: Any,
-    ) -> LLMClient:
-        primary = resolve_model(model, **options, **self._call_seconds(model))()
-        if not fallbacks and retry is None:
-            return primary
-        following = [resolve_model(link, **self._call_seconds(link))() for link in fallbacks]
-        return ResilientClient(primary, following, policy=retry)
-
-    def _call_seconds(self, model: str | LLMClient) -> dict[str, float]:
-        is_http = isinstance(model, str) and model.partition(":")[0] in ADAPTERS
-        return {"call_seconds": self.settings.call_timeout_seconds} if is_http else {}
 
     def _chores(self) -> Mapping[str, Callable[[], None]]:
         from agentq.app.chores import chores_of  # for workers only: it brings an HTTP client
@@ -411,31 +263,15 @@ class AgentQ(Installation):
             tell=tell,
         )
 
-    def write(
-        self,
-        load: Load,
-        *,
-        agent: str | None = None,
-        on_exhausted: str | None = None,
-        options: Mapping[str, str | int] | None = None,
-        pilot: Pilot | None = None,
-    ) -> Batch:
+    def write(self, load: Load, **how: Unpack[Manner]) -> Batch:
         """Write the rows of a load to their batch: see `submit_many`.
 
         Args:
             load: with all its rows added.
-            agent: of the batch; None for that of its rows.
-            on_exhausted: see `submit_many`.
-            options: see `batch_options`.
-            pilot: see `parse_pilot`.
+            how: agent of the batch, None for that of its rows; on_exhausted and pilot, see `submit_many` and
+                `parse_pilot`; options, see `batch_options`.
         """
-        self._submission(load.terms.tenant, load.terms.budgets).write(
-            load,
-            agent=agent,
-            on_exhausted=None if on_exhausted is None else check_on_exhausted(on_exhausted),
-            options=options,
-            pilot=pilot,
-        )
+        self._submission(load.terms.tenant, load.terms.budgets).write(load, **how)
         return Batch(self.store, load.terms.batch, self.agents)
 
     def notice_to(self, url: str | None) -> dict[str, str]:

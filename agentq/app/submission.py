@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets
@@ -13,7 +13,7 @@ from agentq.agent.thread import Thread
 from agentq.core.errors import InputError, UsageError
 from agentq.core.money import to_nano
 from agentq.core.records import RunRecord
-from agentq.core.settings import Settings
+from agentq.core.settings import Settings, check_on_exhausted
 from agentq.engine.children import adopt, refuse_unpriced_inside
 from agentq.engine.load import Load, Told, nobody
 from agentq.engine.patterns import Terms
@@ -44,6 +44,15 @@ class Limits(TypedDict, total=False):
     budgets: Budgets | None
     max_usd: Decimal | str | int | None
     max_tokens: int | None
+
+
+class Manner(TypedDict, total=False):
+    """How the rows of a load are written: see `AgentQ.write`."""
+
+    agent: str | None
+    on_exhausted: str | None
+    options: Mapping[str, str | int] | None
+    pilot: Pilot | None
 
 
 def one_by_one(rows: Iterable[Mapping[str, Any] | Row]) -> Iterable[Mapping[str, Any] | Row]:
@@ -166,32 +175,28 @@ class Submission:
         )
         return Load(terms, self._agent_of, tell=tell)
 
-    def write(
-        self,
-        load: Load,
-        *,
-        agent: str | None = None,
-        on_exhausted: str | None = None,
-        options: Mapping[str, str | int] | None = None,
-        pilot: Pilot | None = None,
-    ) -> int:
+    def write(self, load: Load, **how: Unpack[Manner]) -> int:
         """Write the rows of a load that the batch does not have yet; how many these are.
 
         Raises:
             InputError: naming rows that cannot be; nothing was submitted.
+            UsageError: when there is no such way to be dry; nothing was submitted.
             ConflictError: when the batch, or an id in it, exists with other content; nothing was submitted.
             UnavailableError: when Redis cannot be reached.
         """
+        on_exhausted = how.get("on_exhausted")
+        if on_exhausted is not None:
+            check_on_exhausted(on_exhausted)
         load.check()
         agents = load.agents
         store = self._ready(agents)
         return load.write(
             store,
-            agent=agent or (next(iter(agents)) if len(agents) == 1 else ""),
+            agent=how.get("agent") or (next(iter(agents)) if len(agents) == 1 else ""),
             scopes_of=lambda name, known: optional_scopes(store, name, known, self.settings.optional_scopes),
             retention_ms=self.settings.retention_ms,
-            options=options,
-            pilot=pilot,
+            options=how.get("options"),
+            pilot=how.get("pilot"),
             on_exhausted=on_exhausted,
         )
 

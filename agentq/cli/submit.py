@@ -2,60 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from agentq.cli.amount import USD
 from agentq.cli.console import plural
 from agentq.cli.estimate import confirm_cost, show_estimate
+from agentq.cli.failure import is_unreachable
 from agentq.cli.follow import conclude, detached, follow
 from agentq.cli.globals import verb
 from agentq.cli.loading import LoadProgress, fill, rows_of
 from agentq.cli.outfile import check_output, write_results
 from agentq.cli.timing import Timing, schedule_rows
+from agentq.cli.wanted import Wanted, batch_name
 from agentq.cli.when import parse_when, say_when
 from agentq.core.errors import UsageError
-from agentq.core.ids import check_name
 from agentq.core.money import to_nano
 from agentq.core.settings import ON_EXHAUSTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from agentq.app import AgentQ, Batch
-    from agentq.app.schedule import Terms
     from agentq.cli.session import Session
-    from agentq.engine.rows import Row
 
 _FORMS = ("jsonl", "openai", "anthropic", "csv", "tsv", "text")
 _COUNT = click.IntRange(min=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was asked for on the command line."""
-
-    file: str
-    agent: str | None
-    batch: str
-    tenant: str | None
-    max_usd: Decimal | None
-    max_tokens: int | None
-    per_run_usd: Decimal | None
-    form: str | None
-    maps: tuple[str, ...]
-    limit: int | None
-    options: dict[str, Any]
-    """Of the batch, as `AgentQ.submit_many` names them."""
-    at: str | None
-    tz: str | None
-    notify: str | None
-    pilot: str | None
-    on_exhausted: str | None
 
 
 @verb("submit")
@@ -173,7 +145,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     wanted = Wanted(
         file=file,
         agent=agent,
-        batch=_batch_name(file, batch),
+        batch=batch_name(file, batch),
         tenant=tenant,
         max_usd=max_usd,
         max_tokens=max_tokens,
@@ -200,7 +172,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
             confirm_above=confirm_above,
             yes=yes,
         )
-        return schedule_rows(session, app, timing, _rows(app, wanted), _terms(wanted))
+        return schedule_rows(session, app, timing, wanted.rows(app), wanted.terms())
     submitted = _submit(app, wanted, session, dry_run=dry_run, confirm_above=confirm_above, yes=yes)
     if submitted is None:
         return 0
@@ -259,7 +231,7 @@ def _submit(
     if pilot is not None and confirm_above is not None:
         options["confirm_above"] = str(to_nano(confirm_above))
     progress = LoadProgress(session.console)
-    rows = _rows(app, wanted)
+    rows = wanted.rows(app)
     with app.load(
         wanted.batch,
         tenant=wanted.tenant,
@@ -285,54 +257,15 @@ def _submit(
                 new = batch.record().total - there.total
                 session.console.say(f"batch {wanted.batch} is there: {new} of {plural(load.rows, 'row')} new")
             return batch
-        except KeyboardInterrupt:
-            progress.done()
-            session.console.say(
-                "stopped: nothing of this load has begun; the same command again goes on with it"
-            )
+        except (KeyboardInterrupt, Exception) as error:
+            if isinstance(error, KeyboardInterrupt) or is_unreachable(error):
+                progress.done()
+                session.console.say(
+                    "stopped: nothing of this load has begun; the same command again goes on with it"
+                )
             raise
         finally:
             progress.done()
-
-
-def _rows(app: AgentQ, wanted: Wanted) -> Iterator[tuple[str, Row | str]]:
-    return rows_of(
-        app,
-        wanted.file,
-        agent=wanted.agent,
-        max_usd=wanted.per_run_usd,
-        form=wanted.form,
-        maps=wanted.maps,
-        limit=wanted.limit,
-    )
-
-
-def _terms(wanted: Wanted) -> Terms:
-    """What holds for each batch of a schedule."""
-    return {
-        "tenant": wanted.tenant,
-        "max_usd": wanted.max_usd,
-        "max_tokens": wanted.max_tokens,
-        "on_exhausted": wanted.on_exhausted,
-        "notify": wanted.notify,
-        "max_in_flight": wanted.options["max_in_flight"],
-        "max_open": wanted.options["max_open"],
-        "priority": wanted.options["priority"],
-    }
-
-
-def _batch_name(file: str, batch: str | None) -> str:
-    if batch is not None:
-        return check_name("batch", batch)
-    if file == "-":
-        raise UsageError("rows from standard input need a name for their batch", hint="add --batch NAME")
-    name = Path(file).name
-    if name.lower().endswith(".gz"):
-        name = Path(name).stem
-    try:
-        return check_name("batch", Path(name).stem)
-    except UsageError as error:
-        raise UsageError(str(error), hint="add --batch NAME") from None
 
 
 def _say_submitted(session: Session, name: str, total: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agentq.worker.embedded import EmbeddedServer
 from tests.support.bulk import (
     APP,
     begun,
@@ -236,6 +238,24 @@ def test_ctrl_c_while_it_writes_says_what_is_and_the_same_command_goes_on(fleet:
     finally:
         process.end()
     assert (total(fleet), record(fleet).sealed) == (500, False)
+    typed(fleet, *SUBMIT)
+    assert_each_row_once(fleet, 1_200)
+
+
+def test_a_server_that_goes_away_while_it_writes_is_said_and_the_same_command_goes_on(fleet: Fleet):
+    write_rows(fleet, "rows.jsonl", rows(1_200))
+    process = begun(fleet, *SUBMIT, AGENTQ_FAILPOINTS="submit.after_chunk=freeze#1")
+    try:
+        wait_until(lambda: total(fleet) == 500, "the first chunk", 60)
+        wait_until(lambda: is_stopped(process.pid), "it to stand still")
+        os.kill(fleet.server.pid, SIGKILL)
+        fleet.server.stop()
+        process.signal(SIGCONT)
+        assert process.wait(60) == 7, process.output
+        assert "nothing of this load has begun; the same command again goes on with it" in process.output
+    finally:
+        process.end()
+    fleet.server = EmbeddedServer.start(fleet.home)
     typed(fleet, *SUBMIT)
     assert_each_row_once(fleet, 1_200)
 
