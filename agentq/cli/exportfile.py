@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from agentq.cli.console import encode
+from agentq.cli.writable import check_writable, lock, unwritable
 from agentq.core.errors import UsageError
 from agentq.core.money import to_usd
 
@@ -97,15 +98,15 @@ class ExportFile:
         """The number of its last entry; None while there is none."""
         self.last_line = ""
         self._end = 0
+        self._size = 0
+        check_writable(path)
         if path.is_file():
             self._read()
-        elif not path.parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
 
     def _read(self) -> None:
         try:
             with self.path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
+                size = self._size = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 first = file.readline().decode()
                 if size and not self._is_ours(first):
@@ -141,11 +142,13 @@ class ExportFile:
         """The file behind its last whole line. What was written is on the disk when the block is left.
 
         Raises:
-            UsageError: when it cannot be written.
+            AgentQError: when it cannot be written, or somebody else has written it meanwhile.
         """
         try:
             with self.path.open("a", encoding="utf-8", newline="") as file:
                 if file.seekable() and self.path.is_file():
+                    lock(file, self.path)
+                    self._check_size(file)
                     file.truncate(self._end)
                 if not self._end:
                     file.write(self._head)
@@ -154,7 +157,13 @@ class ExportFile:
                 if self.path.is_file():
                     os.fsync(file.fileno())
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from None
+            raise unwritable(self.path, error) from None
+
+    def _check_size(self, file: TextIO) -> None:
+        if file.seek(0, os.SEEK_END) != self._size:
+            raise UsageError(
+                f"{self.path} was written by another agentq meanwhile", hint="type the same again"
+            )
 
 
 class _Whole:

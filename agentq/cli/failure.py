@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
@@ -10,6 +9,7 @@ from functools import partial
 
 import click
 
+from agentq.cli.writable import FULL
 from agentq.core.errors import AgentQError
 from agentq.core.words import nearest
 
@@ -27,7 +27,6 @@ _NO_NUMBER = {
     "float": "number",
 }
 """What click calls a number, the longer names first, and what people do."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SERVER_PACKAGES = ("redis", "kombu", "amqp")
 _SERVER_WORDS = ("Connection", "Timeout", "OperationalError", "BusyLoading", "InvalidResponse")
 
@@ -61,7 +60,7 @@ def report(error: BaseException, *, verbose: bool, color: bool | None = None) ->
             say(str(error), error.hint)
             _trace(error, verbose)
             return error.exit_code
-    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+    if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
         _abandon_stdout()
         say(f"the output cannot be written: {error.strerror}")
         _trace(error, verbose)

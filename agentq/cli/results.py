@@ -105,7 +105,8 @@ def command(  # noqa: PLR0917 - click passes all of them by name
         console.say(f"strict join: {join}")
     if tally is not None:
         return _conclude(session, found, tally, outputs)
-    _say_what_is_missing(session, found, feed)
+    held_up_by = feed.held_up_by if join is None else join.held_up_by
+    _say_what_is_missing(session, found, held_up_by)
     if console.json and output != STDOUT:
         console.document(_document(found, outputs, join))
     return OK
@@ -154,13 +155,13 @@ def _conclude(session: Session, batch: Batch, tally: Tally, outputs: Outputs) ->
     return tally.exit_code()
 
 
-def _say_what_is_missing(session: Session, batch: Batch, feed: Feed) -> None:
+def _say_what_is_missing(session: Session, batch: Batch, held_up_by: str | None) -> None:
     counts = batch.counts()
     left = counts["total"] - counts["ended"]
     if left:
         session.console.say(f"{left} of {counts['total']} runs have not ended yet")
-    if isinstance(feed, InInputOrder) and feed.held_up_by is not None:
-        session.console.say(f"in input order it is the turn of {feed.held_up_by}, which has not ended")
+    if held_up_by is not None:
+        session.console.say(f"in input order it is the turn of {held_up_by}, which has not ended")
 
 
 def _document(batch: Batch, outputs: Outputs, join: Join | None) -> dict[str, Any]:

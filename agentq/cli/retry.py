@@ -101,6 +101,8 @@ def command(  # noqa: PLR0917 - click passes all of them by name
 
 
 def _say(session: Session, target: str, retried: Retried, sentence: str | None = None) -> None:
+    from agentq.engine.retry import NEVER_STARTED
+
     if session.console.json:
         session.console.document(
             {
@@ -116,6 +118,8 @@ def _say(session: Session, target: str, retried: Retried, sentence: str | None =
     session.console.out(sentence or f"{target}: {plural(len(retried.runs), 'run')} retried{rows}")
     for why, count in retried.groups().items():
         session.console.out(f"  {count} not: they {why}")
+    if hint := next((one.hint for one in retried.refused.values() if one.group == NEVER_STARTED), ""):
+        session.console.say(f"  {hint}")
 
 
 def _key(why: str) -> str:

@@ -133,6 +133,14 @@ def _read(store: Store, run_id: str) -> tuple[RunRecord, ThreadParts, Reopening]
     for _ in range(_READS):
         record, parts = store.runs.read(run_id), store.runs.parts(run_id)
         (reopening,) = store.control.reopenings([run_id])
+        if record is not None and record.is_row and reopening is None:
+            batch, is_live = record.spec.batch, record.state.is_live
+            raise UsageError(
+                f"run {run_id} was never started: there is no step of it to go on behind",
+                hint=f"agentq status {batch} says what it waits for"
+                if is_live
+                else f"agentq retry {batch} lets all such rows of its batch wait for their turn again",
+            )
         if record is None or parts is None or reopening is None:
             raise NoSuchRunError(run_id)
         if parts.head == reopening.last:  # each step that is committed changes it

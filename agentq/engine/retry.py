@@ -23,6 +23,8 @@ from agentq.engine.snapshot import RETRIED, encode_event
 from agentq.store.connect import Store
 
 _CHUNK = 500
+NEVER_STARTED = "were never started"
+"""The group of rows that ended without becoming runs: they are retried with their batch."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SPENT = ("in", "out", "usd", "unpriced", "results", "failed")
 """Of a head: what has been spent or done. The closing turn's share stays spent."""
@@ -171,7 +173,7 @@ def _plan(
     if record is not None and record.is_row and not record.state.is_live:
         return Refusal(
             "was never started",
-            "were never started",
+            NEVER_STARTED,
             f"agentq retry {record.spec.batch} lets all such rows of its batch wait for their turn again",
         )
     if record is not None and record.state.is_live:

@@ -16,7 +16,8 @@ from agentq.cli.resultfile.stdout import OnStdout
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import StopReason
 from agentq.engine.cancel import cancel_batch, cancel_run
-from agentq.engine.retry import retry_runs
+from agentq.engine.fork import calls_after
+from agentq.engine.retry import retry_run, retry_runs
 from agentq.provider.errors import InvalidRequest
 from agentq.provider.scripted import ScriptedClient
 from agentq.tools import tool
@@ -122,6 +123,14 @@ def test_rows_that_were_never_started_are_results_too(rig: Rig, app: AgentQ):
     # A tenant that has nothing in flight has one row admitted: that one was a run.
     feed = AsEnded(batch)
     assert (named(feed.new()), named(feed.rest())) == ("a", "bc")
+    # It has no step to go on behind, and goes on with its batch only.
+    for refuse in (
+        lambda: retry_run(rig.store, last.run_id, by="me"),
+        lambda: calls_after(rig.store, last.run_id, 0),
+    ):
+        with pytest.raises(UsageError, match="was never started") as refused:
+            refuse()
+        assert refused.value.hint.startswith("agentq retry b1 ")
 
 
 def test_a_row_gives_its_line_back_whatever_became_of_it(rig: Rig, app: AgentQ):
@@ -178,7 +187,7 @@ def test_a_run_that_a_budget_has_closed_gives_back_its_first_message_only(rig: R
 
 def test_what_is_written_joins_with_what_is_in_the_batch(rig: Rig):
     rig.agent(ScriptedClient(["done"]))
-    a, _, c = submit(rig, "abc")
+    a, b, c = submit(rig, "abc")
     finish(rig, a, c)
     batch = Batch(rig.store, "b1")
     with OnStdout("jsonl") as sink:
@@ -187,6 +196,18 @@ def test_what_is_written_joins_with_what_is_in_the_batch(rig: Rig):
         check_join(batch, join, sink.index)
         join = count_rows(batch, sink.add, lambda run_id: False, in_order=True)
         assert join.as_dict() == {"rows": 3, "results": 1, "not_ended": 1, "behind": 1}
+        assert join.held_up_by == b
+
+
+def test_rows_that_are_added_while_it_is_proved_are_not_missing(rig: Rig):
+    rig.agent(ScriptedClient(["done"]))
+    submit(rig, "ab")
+    rig.drain()
+    batch = Batch(rig.store, "b1")
+    with OnStdout("jsonl") as sink:
+        join = count_rows(batch, sink.add, lambda run_id: False, in_order=False)
+        submit(rig, "c")
+        check_join(batch, join, sink.index)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 class Feed(Protocol):
     """Gives results. One may come more than once: who takes them keeps each once."""
 
+    held_up_by: str | None
+    """The run that has not ended, and whose turn it is."""
+
     def new(self) -> Iterator[Result]:
         """What has come since the last call."""
 
@@ -22,6 +25,8 @@ class Feed(Protocol):
 
 class AllEnded:
     """Whatever has ended, in input order."""
+
+    held_up_by: str | None = None
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -37,6 +42,8 @@ class AllEnded:
 
 class AsEnded:
     """In the order of the ends, rows that were never started last."""
+
+    held_up_by: str | None = None
 
     def __init__(self, batch: Batch) -> None:
         self._endings = batch.endings()
@@ -64,7 +71,6 @@ class InInputOrder:
         self._next = 0
         self._reads = 0
         self.held_up_by: str | None = None
-        """The run that has not ended."""
 
     def new(self) -> Iterator[Result]:
         """See `Feed`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from agentq.cli.writable import check_writable, lock, unwritable
 from agentq.core.errors import UsageError
 
 Reader = Callable[[BinaryIO], int]
@@ -39,10 +40,9 @@ class GrowingFile:
         """Return when it can be continued, as far as that can be known before there is anything to write.
 
         Raises:
-            UsageError: when it holds something else, or its folder does not exist. It is as it was.
+            UsageError: when it holds something else, or cannot be written. It is as it was.
         """
-        if not self.path.parent.is_dir():
-            raise UsageError(f"{self.path} cannot be written: there is no folder {self.path.parent}")
+        check_writable(self.path)
         if self.path.is_file():
             try:
                 with self.path.open("rb") as file:
@@ -65,7 +65,7 @@ class GrowingFile:
                 file.close()
                 raise
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise unwritable(self.path, error) from None
         self._file = file
         return self
 
@@ -73,14 +73,16 @@ class GrowingFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None:
-            self._file.close()
+            # All that was appended is written already. What could not be is tried again here, and was told.
+            with suppress(OSError):
+                self._file.close()
             self._file = None
 
     def append(self, data: bytes) -> None:
         """Put whole lines behind what is there. They are on the disk when this returns.
 
         Raises:
-            UsageError: when it cannot be written.
+            AgentQError: when it cannot be written. What is there stays.
         """
         if self._file is None:
             raise RuntimeError("the file is not open")
@@ -90,19 +92,12 @@ class GrowingFile:
             if self.path.is_file():
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise unwritable(self.path, error) from None
 
     def _open(self, file: BinaryIO) -> None:
         if not self.path.is_file():
             return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{self.path} is being written by another agentq", hint="wait for it, or choose another file"
-            ) from None
-        except OSError:
-            pass  # a disk without locks
+        lock(file, self.path)
         file.seek(0)
         end = self._read(file)
         if end < file.seek(0, os.SEEK_END):
@@ -113,6 +108,3 @@ class GrowingFile:
             return self._reads(file)
         except _FOREIGN:
             raise UsageError(f"{self.path} is not {self._is_a}", hint="choose another file") from None
-
-    def _unwritable(self, error: OSError) -> UsageError:
-        return UsageError(f"{self.path} cannot be written: {error.strerror}")

@@ -36,6 +36,10 @@ class Join:
     not_ended: int = 0
     behind: int = 0
     """They have ended, and are not written: in input order it is not their turn."""
+    held_up_by: str | None = None
+    """Which run holds up those behind it."""
+    total: int = 0
+    """How many rows the batch had when they were counted."""
     expected: LineIndex = field(default_factory=LineIndex)
     """The lines that must be there."""
 
@@ -66,13 +70,14 @@ def count_rows(
         has: whether there is a line of a run.
         in_order: rows behind the first one that has neither ended nor a line are not to be written.
     """
-    join, held_up = Join(), False
+    join = Join(total=batch.record().total)
     for run_id, result in batch.outcomes():
         join.rows += 1
         if result is None:
             join.not_ended += 1
-            held_up = held_up or (in_order and not has(run_id))
-        elif held_up and not has(run_id):
+            if in_order and join.held_up_by is None and not has(run_id):
+                join.held_up_by = run_id
+        elif join.held_up_by is not None and not has(run_id):
             join.behind += 1
         else:
             take(result)
@@ -109,7 +114,8 @@ def check_join(batch: Batch, join: Join, written: LineIndex) -> None:
         same = len(expected) - expected.custom_ids()
     if same:
         problems.append(f"{plural(same, 'result')} with a custom_id that another one has")
-    gone = batch.record().total - join.rows
+    # Rows that were added, or taken back, while they were counted are not missing.
+    gone = min(join.total, batch.record().total) - join.rows
     if gone > 0:
         problems.append(f"{plural(gone, 'row')} of which nothing is kept any more")
     if problems:

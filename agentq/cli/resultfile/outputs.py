@@ -14,6 +14,7 @@ from agentq.cli.resultfile.linefile import LineFile
 from agentq.cli.resultfile.retryfile import RetryFile
 from agentq.cli.resultfile.sink import ResultSink, Sink
 from agentq.cli.resultfile.stdout import OnStdout
+from agentq.cli.writable import check_writable
 from agentq.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ class Outputs:
             raise UsageError("standard output is for the results: --errors and --retry-file need a file")
         for name in files:
             check_form(name)
-            if not Path(name).parent.is_dir():
-                raise UsageError(f"{name} cannot be written: there is no folder {Path(name).parent}")
+            check_writable(Path(name))
         if len({Path(name).resolve() for name in files}) < len(files):
             raise UsageError("results, errors and lines to retry go into different files")
         on_stdout = output == STDOUT
@@ -73,19 +73,16 @@ class Outputs:
     @property
     def files(self) -> list[LineFile | RetryFile]:
         """Those that are files."""
-        return [sink for sink in self._sinks if not isinstance(sink, OnStdout)]
+        return [sink for sink in self._sinks if isinstance(sink, LineFile | RetryFile)]
 
     @property
-    def _sinks(self) -> list[Any]:
+    def _sinks(self) -> list[ResultSink | RetryFile]:
         return [sink for sink in (self.main, self.errors, self.retry) if sink is not None]
 
     def __enter__(self) -> Self:
         with self._stack:
             # What is there may be refused: no new file is made before that.
-            sinks: list[Sink] = sorted(
-                self._sinks, key=lambda sink: sink in self.files and not sink.path.exists()
-            )
-            for sink in sinks:
+            for sink in sorted(self._sinks, key=self._is_new):
                 self._stack.enter_context(sink)
             self._stack = self._stack.pop_all()
         return self
@@ -94,6 +91,9 @@ class Outputs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def _is_new(self, sink: Sink) -> bool:
+        return any(sink is file and not file.path.exists() for file in self.files)
 
     def has(self, run_id: str) -> bool:
         """Whether there is a line of a run among the results."""

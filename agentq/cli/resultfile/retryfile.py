@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from agentq.cli.console import encode
 from agentq.cli.resultfile.growingfile import GrowingFile
-from agentq.cli.resultfile.sink import FLUSH_AT, Sink
+from agentq.cli.resultfile.sink import FLUSH_AT, FLUSH_CHARS, Sink
 
 if TYPE_CHECKING:
     from agentq.app import Result
@@ -26,31 +25,14 @@ class RetryFile(Sink):
     """Takes all results and keeps the lines of failures, each custom id once."""
 
     def __init__(self, path: Path, lines_of: LinesOf) -> None:
-        super().__init__()
+        file = GrowingFile(path, self._read, "a file of input lines, each with its custom_id")
+        super().__init__(file)
         self.path = path
-        self.were_there = 0
-        """How many lines it had when it was opened."""
         self.stale = 0
-        """Of these, how many are of rows that are no failures now."""
+        """Of the lines that were there, how many are of rows that are no failures now."""
         self._lines_of = lines_of
         self._failed: list[tuple[str, str]] = []
         self._open_end = False
-        self._file = GrowingFile(path, self._read, "a file of input lines, each with its custom_id")
-
-    def check(self) -> None:
-        """See `GrowingFile.check`."""
-        self._file.check()
-
-    def __enter__(self) -> Self:
-        self._file.__enter__()
-        self.were_there = len(self.index)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
-        super().__exit__(kind, error, trace)
 
     def add(self, result: Result) -> None:
         """See `Sink`."""
@@ -68,15 +50,22 @@ class RetryFile(Sink):
 
     def flush(self) -> None:
         """See `Sink`."""
-        if not self._failed:
+        lines: list[str] = []
+        for line in self._lines_of([run_id for run_id, _ in self._failed]):
+            lines.append(encode(line))
+            if sum(map(len, lines)) >= FLUSH_CHARS:
+                self._append(lines)
+                lines = []
+        self._append(lines)
+        self._failed = []
+
+    def _append(self, lines: Sequence[str]) -> None:
+        if not lines:
             return
-        lines = [encode(line) for line in self._lines_of([run_id for run_id, _ in self._failed])]
-        begin = "\n" if self._open_end else ""
-        text = begin + "".join(f"{line}\n" for line in lines)
-        self._file.append(text.encode(errors="backslashreplace"))
+        text = ("\n" if self._open_end else "") + "".join(f"{line}\n" for line in lines)
+        self._destination.append(text.encode(errors="backslashreplace"))
         self._open_end = False
         self.written += len(lines)
-        self._failed = []
 
     def _read(self, file: BinaryIO) -> int:
         end = 0

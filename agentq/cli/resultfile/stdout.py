@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
@@ -20,14 +22,21 @@ class OnStdout(ResultSink):
     """JSON lines or CSV; with `events` as the events of a stream."""
 
     def __init__(self, form: str, *, events: bool = False) -> None:
-        super().__init__()
-        self._form = make_form(form)
-        self._events = events
+        super().__init__(_Stdout(), _as_events if events else make_form(form).encode)
 
-    def _write(self, results: Sequence[Result]) -> None:
-        if not self._events:
-            click.echo(self._form.encode(results), nl=False)
-            return
-        for result in results:
-            line = encode({"type": "row", **result_line(result)})
-            click.echo(line.encode(errors="backslashreplace"))
+
+class _Stdout(AbstractContextManager["_Stdout"]):
+    """Standard output, which is there before and stays."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def append(self, data: bytes) -> None:
+        click.echo(data, nl=False)
+
+
+def _as_events(results: Sequence[Result]) -> bytes:
+    text = "".join(encode({"type": "row", **result_line(result)}) + "\n" for result in results)
+    return text.encode(errors="backslashreplace")

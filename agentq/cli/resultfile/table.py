@@ -41,7 +41,7 @@ FIELDS_MAX = 200
 _OUTPUT = "output."
 _LONGEST = 2**31 - 1
 """A cell may be as long as an answer."""
-_FORMULA = re.compile(r"[=+\-@\t\r]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -159,7 +159,10 @@ def _cell(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: somebody else may have written it."""
+    """A text that no spreadsheet takes for a formula: somebody else may have written it.
+
+    One that begins with quotes and then like a formula gets one more, so that it is read back as it was.
+    """
     return f"'{text}" if _is_formula(text) else text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 from pathlib import Path
 
@@ -124,6 +125,20 @@ def test_a_file_of_something_else_is_refused_and_not_touched(tmp_path: Path, kin
     with pytest.raises(UsageError, match="not an export of the ledger in this format"):
         ExportFile(path, kind)
     assert path.read_text() == text
+
+
+def test_what_somebody_else_has_written_meanwhile_is_not_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    late = ExportFile(path, "jsonl")
+    write(path, "jsonl", SETTLE, TOPUP)
+    with pytest.raises(UsageError, match="was written by another agentq meanwhile"), late.appending() as out:
+        out.write(late.line(SETTLE))
+    assert path.read_text() == as_jsonl(SETTLE) + as_jsonl(TOPUP)
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="is being written by another agentq"):
+            write(path, "jsonl", SETTLE)
+    assert path.read_text() == as_jsonl(SETTLE) + as_jsonl(TOPUP)
 
 
 def test_a_reason_of_two_lines_is_one_line_of_csv(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from agentq.cli.resultfile.form import check_form
 from agentq.cli.resultfile.linefile import LineFile
 from agentq.cli.resultfile.lineindex import LineIndex
 from agentq.cli.resultfile.retryfile import RetryFile
-from agentq.cli.resultfile.sink import Sink
+from agentq.cli.resultfile.sink import FLUSH_CHARS, Sink
 from agentq.cli.resultfile.version import is_newer, version_of
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import StopReason
@@ -198,7 +198,8 @@ def test_a_table_says_what_a_line_says(tmp_path: Path) -> None:
         ("-12.5", "-12.5"),
         ("+3e10", "+3e10"),
         ("a=1", "a=1"),
-        ("'=1", "'=1"),
+        ("'=1", "''=1"),
+        ("'1", "'1"),
         ("a\r\nb\rc", "a\nb\nc"),
     ],
 )
@@ -214,11 +215,13 @@ def test_no_cell_is_a_formula(tmp_path: Path, text: str, cell: str) -> None:
 
 def test_custom_ids_are_read_back_as_they_were(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    names = ["=1", "'=1", "-5", "plain", "'"]
+    names = ["=1", "'=1", "''=1", "-5", "'-5", "plain", "'"]
     file = LineFile(out, "csv")
     write(file, *(result(name, run_id=f"run_{number}") for number, name in enumerate(names)))
     found = file.reread()
-    assert {line.custom_id for line in found} >= {"=1", "-5", "plain", "'"}
+    assert {line.id: line.custom_id for line in found} == {
+        f"run_{number}": name for number, name in enumerate(names)
+    }
     found.close()
 
 
@@ -248,6 +251,30 @@ def test_a_file_is_written_by_one_at_a_time(tmp_path: Path) -> None:
     assert ids(out) == ["a"]
 
 
+def test_a_folder_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder"):
+        LineFile(tmp_path, "jsonl").check()
+
+
+def test_a_disk_that_is_full_is_no_misuse(app: FakeApp) -> None:
+    refused = invoke("results", "b", "-o", "/dev/full")
+    assert refused.exit_code == 1
+    assert "/dev/full cannot be written: No space left on device\n  make room" in refused.stderr
+
+
+def test_long_answers_are_written_before_many_of_them_are_in_memory(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with LineFile(out, "jsonl") as file:
+        file.add(result("a", answer="x" * (FLUSH_CHARS - 1)))
+        assert file.written == 0
+        file.add(result("b", answer="x"))
+        assert file.written == 2
+        file.add(result("c", answer="x"))
+        assert file.written == 2
+        file.flush()
+    assert ids(out) == ["a", "b", "c"]
+
+
 # ── lines to be submitted again ──────────────────────────────────────────────────────────────────────
 
 
@@ -263,6 +290,20 @@ def test_lines_to_retry_are_those_of_failures_that_may_end_otherwise(tmp_path: P
     again = RetryFile(out, lines_of)
     write(again, failed("b"), failed("d"))
     assert (ids(out), again.were_there, again.written, again.stale) == (["b", "d"], 1, 1, 0)
+
+
+def test_long_lines_to_retry_are_written_one_by_one(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    def long(run_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for line in lines_of(run_ids):
+            written.append(file.written)
+            yield line | {"input": "x" * FLUSH_CHARS}
+
+    file = RetryFile(tmp_path / "retry.jsonl", long)
+    write(file, failed("a"), failed("b"), failed("c"))
+    assert written == [0, 1, 2]
+    assert ids(file.path) == ["a", "b", "c"]
 
 
 def test_lines_of_rows_that_have_finished_since_are_counted_once_and_stay(tmp_path: Path) -> None:
@@ -318,6 +359,7 @@ def test_csv_on_stdout(app: FakeApp) -> None:
         (["--retry-file", "no/such/x"], "there is no folder no/such"),
         (["--format", "parquet"], "Parquet is not written"),
         (["--errors", "x", "-o", "notes.txt"], "notes.txt is not a file of results"),
+        (["-o", "x", "--retry-file", "."], ". is a folder"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_file_is_made(
