@@ -118,6 +118,11 @@ def _say(session: Session, target: str, retried: Retried, sentence: str | None =
     session.console.out(sentence or f"{target}: {plural(len(retried.runs), 'run')} retried{rows}")
     for why, count in retried.groups().items():
         session.console.out(f"  {count} not: they {why}")
+    if retried.rows_stay:
+        session.console.say(
+            "  rows that had never begun stay ended while runs cancelled with them have not ended"
+        )
+        session.console.say(f"  agentq retry {target} again, when agentq status {target} shows none of these")
     if hint := next((one.hint for one in retried.refused.values() if one.group == NEVER_STARTED), ""):
         session.console.say(f"  {hint}")
 

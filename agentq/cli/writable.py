@@ -22,7 +22,7 @@ def check_writable(path: Path) -> None:
         UsageError: when it is a folder, its folder does not exist, or it may not be written.
     """
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="name a file in it")
+        raise UsageError(f"{path} cannot be written: it is a folder", hint="name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}", hint=_ANOTHER)
     if not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -64,6 +64,8 @@ class Retried:
     """Those that go on."""
     rows: int = 0
     """Rows of a batch that had ended without being started, and wait for their turn again."""
+    rows_stay: bool = False
+    """Whether such rows stay as they are, since runs that were cancelled with them are still live."""
     refused: dict[str, Refusal] = field(default_factory=dict)
     """Each of the others, to why."""
 
@@ -134,6 +136,7 @@ def retry_batch(store: Store, name: str, *, by: str, budgets: NewBudgets | None 
     revived = store.batches.revive(name)
     retried = retry_runs(store, begun, by=by, budgets=budgets)
     retried.rows = revived or 0
+    retried.rows_stay = revived is None and next(store.batches.dropped(name), None) is not None
     return retried
 
 

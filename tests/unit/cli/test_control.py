@@ -13,8 +13,8 @@ from agentq.core.lifecycle import StopReason
 from agentq.core.records import Delta, RunSpec
 from agentq.store import Store
 from tests.support.harness import HELLO, RETENTION_MS, claim_run, open_batch, state_of, submit_run
-from tests.unit.cli.fakes import invoke
 from tests.support.rows import load_rows
+from tests.unit.cli.fakes import invoke
 
 CALLS = (
     '{"role":"assistant","content":"",'
@@ -223,18 +223,24 @@ def test_nobody_is_asked_about_nothing(store: Store):
 
 def test_a_row_that_was_never_started_is_retried_with_its_batch(store: Store):
     """By itself it cannot be: each way of asking for it says what can."""
-    first, *_ = load_rows(store, 2)
+    run, *_, row = load_rows(store, 3)  # the first is admitted at once
     store.batches.cancel("b1", "ann")
     hint = "  agentq retry b1 lets all such rows of its batch wait for their turn again\n"
-    alone = typed("retry", first, code=2).stderr
-    assert alone == f"error: run {first} was never started\n{hint}"
-    forked = typed("retry", first, "--from-step", "0", code=2).stderr
-    assert forked == f"error: run {first} was never started: there is no step of it to go on behind\n{hint}"
+    alone = typed("retry", row, code=2).stderr
+    assert alone == f"error: run {row} was never started\n{hint}"
+    forked = typed("retry", row, "--from-step", "0", code=2).stderr
+    assert forked == f"error: run {row} was never started: there is no step of it to go on behind\n{hint}"
     filtered = typed("retry", "--where", "batch=b1", "-y")
     assert filtered.stdout.endswith("  2 not: they were never started\n")
     assert filtered.stderr == hint
-    assert typed("retry", "b1", "-y").stdout == "b1: 0 runs retried, and 2 rows that had never begun\n"
-    waits = typed("retry", first, "--from-step", "0", code=2).stderr
+    early = typed("retry", "b1", "-y")
+    assert early.stdout == "b1: 0 runs retried\n  1 not: they have not ended\n"
+    assert "rows that had never begun stay ended while runs cancelled with them" in early.stderr
+    typed("cancel", run, "-y")
+    late = typed("retry", "b1", "-y")
+    assert late.stdout == "b1: 1 run retried, and 2 rows that had never begun\n"
+    assert late.stderr == ""
+    waits = typed("retry", row, "--from-step", "0", code=2).stderr
     assert waits.endswith("  agentq status b1 says what it waits for\n")
 
 

@@ -252,7 +252,7 @@ def test_a_file_is_written_by_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="it is a folder"):
         LineFile(tmp_path, "jsonl").check()
 
 
@@ -359,7 +359,7 @@ def test_csv_on_stdout(app: FakeApp) -> None:
         (["--retry-file", "no/such/x"], "there is no folder no/such"),
         (["--format", "parquet"], "Parquet is not written"),
         (["--errors", "x", "-o", "notes.txt"], "notes.txt is not a file of results"),
-        (["-o", "x", "--retry-file", "."], ". is a folder"),
+        (["-o", "x", "--retry-file", "."], ". cannot be written: it is a folder"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_file_is_made(
