@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -21,6 +25,7 @@ pytestmark = pytest.mark.system
 
 pytest_plugins = ["tests.support.fleet"]
 
+PAGE = Path(__file__).parents[2] / "docs" / "batch-files.md"
 APP = dedent(
     '''
     """No agent at all: each line is a run of its own model."""
@@ -148,6 +153,13 @@ def test_all_three_forms_go_into_one_batch_and_a_cut_answer_says_so(make_fleet):
         assert by_id["request-0"]["choices"][0]["finish_reason"] == "length"
         assert by_id["request-1"]["incomplete_details"] == {"reason": "max_output_tokens"}
         assert by_id["request-2"]["stop_reason"] == "max_tokens"
+        # The program on the page reads all three.
+        fleet.type("results", "mixed", "-o", "out.jsonl")
+        (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+        read = subprocess.run(
+            [sys.executable, "-c", program], cwd=fleet.home, capture_output=True, text=True, check=False
+        )
+        assert sorted(read.stdout.splitlines()) == [f"request-{n} half" for n in range(3)], read.stderr
 
 
 def test_a_worker_with_a_wrong_key_is_exit_code_8_and_an_error_in_the_line(make_fleet):
