@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from agentq.core.errors import AgentQError
@@ -36,7 +36,8 @@ class Spool:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        with suppress(OSError):  # what was not written for want of room is told already
+            self._file.close()
 
     def add(self, where: str, row: Row, payload: str) -> None:
         """Keep a row: its id and its payload have neither tabs nor line ends in them.

@@ -116,11 +116,11 @@ def test_another_sample_may_be_asked_for_as_long_as_no_row_is_there(rig: Rig, ro
 def test_a_disk_that_is_full_is_said_with_a_way_out(monkeypatch: pytest.MonkeyPatch):
     agent = make_agent(ScriptedClient(["done"]), name="a")
     monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 10)
-    full = Path("/dev/full").open("w+b", buffering=0)  # noqa: SIM115 - closed with the load
+    full = Path("/dev/full").open("w+b")  # noqa: SIM115 - closed with the load
     monkeypatch.setattr("tempfile.TemporaryFile", lambda *_, **__: full)
     with Load(Terms(batch="b1", tenant="acme"), lambda *_: agent) as rows:
         with pytest.raises(AgentQError, match="do not fit into a temporary file: no space left") as refused:
-            add(rows, 1, "c1", "x" * 1_000)
+            add(rows, 1, "c1", "x" * 100_000)
         assert "TMPDIR" in refused.value.hint
 
 
