@@ -58,7 +58,7 @@ def standing(tally: Tally) -> list[str]:
         said.append(f"starts at {clock(tally.starts_ms)}")
     if tally.pilot is not None:
         said.append(f"a pilot of {tally.pilot} rows first")
-    if tally.blocked and tally.dry:
+    if tally.blocked and tally.dry and tally.rows:
         said.append("the rows that have not begun wait for the same money as those that are parked")
     return said
 

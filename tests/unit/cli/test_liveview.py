@@ -111,6 +111,7 @@ def test_the_line_of_a_log():
         ({"paused_by": "ann"}, ["paused by ann"]),
         ({"starts_ms": 1_700_000_000_000}, ["starts at 2023-11-14 22:13:20 UTC"]),
         ({"pilot": 50, "blocked": True}, ["a pilot of 50 rows first"]),
+        ({"blocked": True, "dry": 2, "rows": 0}, []),
         (
             {"blocked": True, "dry": 2},
             ["the rows that have not begun wait for the same money as those that are parked"],
