@@ -30,13 +30,21 @@ if TYPE_CHECKING:
     metavar="FILTER",
     help="In place of BATCH: those of which all this holds. Keys: batch, tenant, agent, age.",
 )
+@click.option("--threads", is_flag=True, help="Only what was said and done in its runs: their results stay.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
-def command(
-    session: Session, batch: tuple[str, ...], older_than: str | None, filters: tuple[str, ...], yes: bool
+def command(  # noqa: PLR0917 - click passes all of them by name
+    session: Session,
+    batch: tuple[str, ...],
+    older_than: str | None,
+    filters: tuple[str, ...],
+    threads: bool,
+    yes: bool,
 ) -> None:
     """Remove BATCH, which is over, with its runs and their results, before its retention ends.
 
-    Nothing that is live is ever removed. What was spent stays in the books of its tenant.
+    Nothing that is live is ever removed. What was spent stays in the books of its tenant. With --threads the
+    results stay until the retention ends, and only conversations, traces and results of tools go, which need
+    the most room.
     """
     from agentq.store.purge import over_for_ms, purge_batch
 
@@ -52,15 +60,19 @@ def command(
     if names:
         what = names[0] if len(names) == 1 else plural(len(names), "batch", "batches")
         if not yes:
-            session.console.say("their results go too: agentq results BATCH -o FILE keeps them")
+            session.console.say(
+                "only their threads go: without them no run can be retried"
+                if threads
+                else "their results go too: agentq results BATCH -o FILE keeps them"
+            )
         confirm(session, "purge", runs, what, yes=yes)
-    gone = [name for name in names if purge_batch(app.store, name)]
+    gone = [name for name in names if purge_batch(app.store, name, only_threads=threads)]
     live += [name for name in names if name not in gone]
     if session.console.json:
-        session.console.document({"batches": gone, "runs": runs, "live": live})
+        session.console.document({"batches": gone, "runs": runs, "threads": threads, "live": live})
         return
     for name in gone:
-        session.console.out(f"{name} is gone")
+        session.console.out(f"{name}: its threads are gone" if threads else f"{name} is gone")
     if not gone:
         session.console.out("no batch that is over is meant")
     if live:

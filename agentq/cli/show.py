@@ -59,6 +59,8 @@ def _messages(session: Session, run: Run) -> None:
     if session.console.json:
         session.console.document([message.as_dict() for message in messages])
         return
+    if not messages:
+        session.console.say("nothing is kept of its conversation any more")
     for line in conversation(messages):
         session.console.out(line)
 

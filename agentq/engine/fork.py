@@ -143,6 +143,11 @@ def _read(store: Store, run_id: str) -> tuple[RunRecord, ThreadParts, Reopening]
             )
         if record is None or parts is None or reopening is None:
             raise NoSuchRunError(run_id)
+        if not reopening.messages or parts.messages == "[]":
+            raise UsageError(
+                f"run {run_id} is kept no longer in full (its messages): there is nothing to go on behind",
+                hint="submit it anew",
+            )
         if parts.head == reopening.last:  # each step that is committed changes it
             return record, parts, reopening
     raise UsageError(

@@ -26,17 +26,20 @@ def over_for_ms(store: Store, names: Sequence[str]) -> dict[str, int]:
     }
 
 
-def purge_batch(store: Store, name: str) -> bool:
+def purge_batch(store: Store, name: str, *, only_threads: bool = False) -> bool:
     """Remove a batch, its runs and their results; what they have spent stays booked on the scopes around it.
+
+    With `only_threads` the batch and the results stay, and what goes are the conversations of its runs, their
+    traces, and the results of their tools: they cannot be retried then.
 
     When it is interrupted, the batch stands as one whose oldest runs have expired, and can be purged again.
 
     Returns:
-        Whether it is gone: not when rows were added to it, or runs of it retried, before or meanwhile.
+        Whether that is gone: not when rows were added to it, or runs of it retried, before or meanwhile.
     """
     scripts, done = Scripts(store.client, store.keys.prefix), 0
     while True:
-        reply = scripts.call("batch_purge", name, done, CHUNK)
+        reply = scripts.call("batch_purge", name, done, CHUNK, int(only_threads))
         match reply:
             case ["MORE", rows]:
                 done = int(rows)

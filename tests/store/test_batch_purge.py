@@ -106,6 +106,43 @@ def test_what_runs_have_started_goes_with_them_within_the_same_bound(store: Stor
     assert keys_of(store, "b1") == set()
 
 
+def test_threads_go_and_results_stay(store: Store) -> None:
+    over(store)
+    runs = [f"b1_{number}" for number in range(3)]
+    records, batch = store.runs.read_many(runs), store.batches.read("b1")
+    ends = {key: store.client.pexpiretime(store.keys.prefix + key) for key in keys_of(store, "b1")}
+    for run in runs:
+        for part in ("trace", "cache", "kept"):
+            store.client.hset(store.keys.run(run, part), "k", "v")
+    assert purge_batch(store, "b1", only_threads=True)
+    assert store.runs.read_many(runs) == records
+    assert store.batches.read("b1") == batch
+    assert store.runs.messages(runs) == [[], [], []]
+    left = {key: store.client.pexpiretime(store.keys.prefix + key) for key in keys_of(store, "b1")}
+    assert left == {key: end for key, end in ends.items() if not key.endswith(":msgs")}
+    assert store.audit.verify().agrees
+    assert not examine(store).findings
+    assert purge_batch(store, "b1", only_threads=True), "again: there is nothing left to do"
+    assert purge_batch(store, "b1")
+    assert keys_of(store, "b1") == set()
+
+
+def test_threads_of_what_runs_have_started_go_within_the_same_bound(store: Store) -> None:
+    over(store, rows=1)
+    children = [f"child_b1_{number}" for number in range(5)]
+    for child in children:
+        store.client.hset(store.keys.run("b1_0", "children"), child, f"h {child}")
+        store.client.hset(store.keys.run(child), mapping={"state": "ended"})
+        store.client.rpush(store.keys.run(child, "msgs"), "{}")
+    replies: list[list[str]] = []
+    done = 0
+    while not replies or replies[-1][0] == "MORE":
+        replies.append(call(store, "batch_purge", "b1", done, 2, 1))
+    assert [reply[0] for reply in replies] == ["MORE", "MORE", "DONE"]
+    assert store.runs.messages(["b1_0", *children]) == [[]] * 6
+    assert all(store.client.exists(store.keys.run(child)) for child in children)
+
+
 def test_nothing_of_what_is_live_is_touched(store: Store) -> None:
     open_batch(store, "loading")
     over(store, "over")
@@ -117,6 +154,7 @@ def test_nothing_of_what_is_live_is_touched(store: Store) -> None:
     for name in ("loading", "running", "parent"):
         with untouched(store):
             assert not purge_batch(store, name), name
+            assert not purge_batch(store, name, only_threads=True), name
     assert purge_batch(store, "over")
 
 

@@ -121,6 +121,10 @@ class Outputs:
         for table in (file for file in self.files if isinstance(file, LineFile) and file.left_out):
             names = ", ".join(f"output.{name} ({count})" for name, count in table.left_out.items())
             console.say(f"{table.path} has no column for {names}: a new file, or JSONL, has all of them")
+        if self.retry is not None and self.retry.gone:
+            gone = plural(self.retry.gone, "failure")
+            console.say(f"{self.retry.path}: of {gone} the input is kept no longer")
+            console.say("  take it from the file that was submitted")
         if self.retry is not None and self.retry.stale:
             console.say(
                 f"{self.retry.path}: {self.retry.stale} of its lines are of rows that need no retry any more"

@@ -30,6 +30,8 @@ class RetryFile(Sink):
         self.path = path
         self.stale = 0
         """Of the lines that were there, how many are of rows that are no failures now."""
+        self.gone = 0
+        """How many failures have no line, since nothing is kept of what they began with."""
         self._lines_of = lines_of
         self._failed: list[tuple[str, str]] = []
         self._open_end = False
@@ -51,12 +53,14 @@ class RetryFile(Sink):
     def flush(self) -> None:
         """See `Sink`."""
         lines: list[str] = []
+        before = self.written
         for line in self._lines_of([run_id for run_id, _ in self._failed]):
             lines.append(encode(line))
             if sum(map(len, lines)) >= FLUSH_CHARS:
                 self._append(lines)
                 lines = []
         self._append(lines)
+        self.gone += len(self._failed) - (self.written - before)
         self._failed = []
 
     def _append(self, lines: Sequence[str]) -> None:

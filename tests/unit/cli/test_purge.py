@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,36 @@ def test_it_asks_first_with_a_count_and_says_what_goes_too(three: Store) -> None
     assert names(three) == {"june", "july", "may"}
 
 
+def test_threads_go_alone_and_whoever_needs_them_is_told(three: Store) -> None:
+    refused = typed("july", "--threads", code=2).stderr
+    assert "only their threads go: without them no run can be retried\n" in refused
+    assert typed("july", "--threads", "-y").stdout == "july: its threads are gone\n"
+    assert names(three) == {"june", "july", "may"}
+    assert json.loads(invoke("results", "july").stdout)["agentq"]["stop_reason"] == "finished"
+    shown = invoke("show", "run_july", "--messages")
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert shown.stderr == "nothing is kept of its conversation any more\n"
+    forked = invoke("retry", "run_july", "--from-step", "0", "-y")
+    assert forked.exit_code == 2
+    assert "run run_july is kept no longer in full (its messages)" in forked.stderr
+    told = json.loads(typed("june", "--threads", "-y", "--json").stdout)
+    assert told == {"batches": ["june"], "runs": 1, "threads": True, "live": []}
+
+
+def test_a_run_without_its_thread_is_not_retried_and_has_no_line(store: Store, tmp_path: Path) -> None:
+    open_batch(store)
+    submit_run(store, "run_1", batch="b1", custom_id="c")
+    store.batches.seal("b1")
+    lease = claim_run(store, "run_1").lease
+    store.runs.commit_end(lease, Delta("{}"), None, StopReason.MODEL_ERROR)
+    typed("b1", "--threads", "-y")
+    assert "is kept no longer in full (its messages)" in invoke("retry", "run_1").stderr
+    out, again = tmp_path / "out", tmp_path / "again"
+    done = invoke("results", "b1", "-o", str(out), "--retry-file", str(again))
+    assert (done.exit_code, again.read_text()) == (0, "")
+    assert f"{again}: of 1 failure the input is kept no longer" in done.stderr
+
+
 def test_what_is_live_stays_whatever_is_typed(three: Store) -> None:
     refused = typed("may", "-y", code=2).stderr
     assert refused == "error: may is live: only what is over is removed\n  agentq cancel may\n"
@@ -65,7 +96,7 @@ def test_what_is_live_stays_whatever_is_typed(three: Store) -> None:
 
 def test_older_than_counts_from_when_a_batch_was_over(three: Store) -> None:
     told = json.loads(typed("--older-than", "15m", "-y", "--json").stdout)
-    assert told == {"batches": ["july"], "runs": 1, "live": []}
+    assert told == {"batches": ["july"], "runs": 1, "threads": False, "live": []}
     assert typed("--older-than", "15m").stdout == "no batch that is over is meant\n"
     assert names(three) == {"june", "may"}
     refused = typed("--older-than", "long", code=2).stderr
