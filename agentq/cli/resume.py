@@ -64,7 +64,8 @@ def _batch(session: Session, batch: Batch, *, yes: bool) -> None:
         confirm(session, "resume", live, batch.name, yes=yes)
     resumed = batch.resume()  # also of one that is not paused: an earlier resume may have been cut short
     left = batch.counts()["held"]
-    done = f"goes on: {plural(resumed, 'run')} let go" if paused or resumed else "was not paused"
+    rows = f", {plural(record.rows, 'row')} may begin" if record.rows else ""
+    done = f"goes on: {plural(resumed, 'run')} let go{rows}" if paused or resumed else "was not paused"
     itself = "itself stays" if left == 1 else "themselves stay"
     still = f", {plural(left, 'run')} paused by {itself} so" if left else ""
     _say(session, batch.name, resumed, f"{batch.name} {done}{still}")

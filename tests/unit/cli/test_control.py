@@ -221,6 +221,12 @@ def test_nobody_is_asked_about_nothing(store: Store):
     assert typed("resume", "b1").stdout == "b1 goes on: 0 runs let go\n"
 
 
+def test_rows_that_may_begin_again_are_counted_by_themselves(store: Store):
+    load_rows(store, 3)  # the first is admitted at once
+    typed("pause", "b1", "-y")
+    assert typed("resume", "b1", "-y").stdout == "b1 goes on: 0 runs let go, 2 rows may begin\n"
+
+
 def test_a_row_that_was_never_started_is_retried_with_its_batch(store: Store):
     """By itself it cannot be: each way of asking for it says what can."""
     run, *_, row = load_rows(store, 3)  # the first is admitted at once
