@@ -101,7 +101,7 @@ def command(  # noqa: PLR0917 - click passes all of them by name
 
 
 def _say(session: Session, target: str, retried: Retried, sentence: str | None = None) -> None:
-    from agentq.engine.retry import NEVER_STARTED
+    from agentq.engine.refusal import NEVER_STARTED
 
     if session.console.json:
         session.console.document(

@@ -19,12 +19,11 @@ from agentq.core.errors import UsageError
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import format_usd, to_nano, to_usd
 from agentq.core.records import Account, Reopening, Retrial, RunRecord
+from agentq.engine.refusal import FINISHED, NEVER_STARTED, Refusal, refused
 from agentq.engine.snapshot import RETRIED, encode_event
 from agentq.store.connect import Store
 
 _CHUNK = 500
-NEVER_STARTED = "were never started"
-"""The group of rows that ended without becoming runs: they are retried with their batch."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SPENT = ("in", "out", "usd", "unpriced", "results", "failed")
 """Of a head: what has been spent or done. The closing turn's share stays spent."""
@@ -47,15 +46,6 @@ class NewBudgets(TypedDict, total=False):
     max_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a run is not retried: `why` after its id is a sentence, in `group` it is counted among many."""
-
-    why: str
-    group: str
-    hint: str = ""
-
-
 @dataclass
 class Retried:
     """What a retry of many runs has come to."""
@@ -66,6 +56,8 @@ class Retried:
     """Rows of a batch that had ended without being started, and wait for their turn again."""
     rows_stay: bool = False
     """Whether such rows stay as they are, since runs that were cancelled with them are still live."""
+    finished: int = 0
+    """Runs of a batch that have finished: there may be many, and they are only counted."""
     refused: dict[str, Refusal] = field(default_factory=dict)
     """Each of the others, to why."""
 
@@ -74,7 +66,9 @@ class Retried:
 
     def groups(self) -> dict[str, int]:
         """Why the others were not retried, and how many for each reason, the most first."""
-        return dict(Counter(refusal.group for refusal in self.refused.values()).most_common())
+        counts = Counter({FINISHED: self.finished} if self.finished else {})
+        counts.update(refusal.group for refusal in self.refused.values())
+        return dict(counts.most_common())
 
 
 def retry_run(store: Store, run_id: str, *, by: str, budgets: NewBudgets | None = None) -> None:
@@ -119,7 +113,7 @@ def retry_runs(
             if word == "RETRIED":
                 retried.runs.append(retrial.run_id)
             else:
-                retried.refused[retrial.run_id] = _refused(word, what)
+                retried.refused[retrial.run_id] = refused(word, what)
     return retried
 
 
@@ -134,7 +128,9 @@ def retry_batch(store: Store, name: str, *, by: str, budgets: NewBudgets | None 
         dict.fromkeys([*store.batches.unlisted(name), *store.batches.done(name), *store.batches.live(name)])
     )
     revived = store.batches.revive(name)
-    retried = retry_runs(store, begun, by=by, budgets=budgets)
+    unfinished = list(store.batches.unfinished(begun))
+    retried = retry_runs(store, unfinished, by=by, budgets=budgets)
+    retried.finished = len(begun) - len(unfinished)
     retried.rows = revived or 0
     retried.rows_stay = revived is None and next(store.batches.dropped(name), None) is not None
     return retried
@@ -180,15 +176,15 @@ def _plan(
             f"agentq retry {record.spec.batch} lets all such rows of its batch wait for their turn again",
         )
     if record is not None and record.state.is_live:
-        return _refused("LIVE", record.state.value)
+        return refused("LIVE", record.state.value)
     if record is None or reopening is None:
-        return _refused("MISSING", "")
+        return refused("MISSING", "")
     if record.stop_reason is None:
-        return _refused("LIVE", record.state.value)
+        return refused("LIVE", record.state.value)
     if record.stop_reason is StopReason.FINISHED:
         return Refusal(
             "has finished: there is nothing to go on with",
-            "have finished",
+            FINISHED,
             f"agentq retry {record.id} --from-step N makes another run of its first N steps",
         )
     head = _head(reopening, record.stop_reason)
@@ -264,31 +260,3 @@ def _shown(name: str, amount: float) -> str:
             return f"{amount:.1f} s"
         case _:
             return f"{amount:.0f} {name.removeprefix('max_')}"
-
-
-def _refused(word: str, what: str) -> Refusal:
-    match word:
-        case "LIVE":
-            return Refusal(f"is {what}: only a run that has ended is retried", "have not ended")
-        case "CANCELLING":
-            return Refusal(
-                f"is of batch {what}, whose cancel has not come to all of its runs: these would go on too",
-                "are of a batch whose cancel has not come to all runs",
-                f"agentq cancel {what} ends the others",
-            )
-        case "CHANGED":
-            return Refusal("was retried by somebody else meanwhile", "were retried by somebody else")
-        case "GONE":
-            return Refusal(
-                f"is kept no longer in full (its {what}): it cannot be retried",
-                "are kept no longer in full",
-                "submit it anew",
-            )
-        case "ORPHAN":
-            return Refusal(
-                f"is a child, and its parent is {what or 'gone'}",
-                "are children of runs that are over",
-                "retry the parent",
-            )
-        case _:
-            return Refusal("does not exist", "do not exist", "it may be older than the retention")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import redis
 
-from agentq.core.lifecycle import RunState
+from agentq.core.lifecycle import RunState, StopReason
 from agentq.core.records import BatchRecord, Parked
 from agentq.store.keys import Keys
 from agentq.store.rows import DROPPED
@@ -108,6 +108,17 @@ class BatchReads:
         while chunk := self._client.lrange(self._keys.batch(name, "done"), start, start + _CHUNK - 1):
             yield from map(str, chunk)
             start += len(chunk)
+
+    def unfinished(self, run_ids: Sequence[str]) -> Iterator[str]:
+        """Of these runs those that did not end as finished, in this order; little of each is read."""
+        for start in range(0, len(run_ids), _CHUNK):
+            chunk, pipeline = run_ids[start : start + _CHUNK], self._client.pipeline(transaction=False)
+            for run in chunk:
+                pipeline.hget(self._keys.run(run), "stop_reason")
+            reasons = pipeline.execute()
+            yield from (
+                run for run, reason in zip(chunk, reasons, strict=True) if reason != StopReason.FINISHED.value
+            )
 
     def unlisted(self, name: str) -> Iterator[str]:
         """The runs of a batch that have ended, but under a release that kept no list of them: not in `done`.

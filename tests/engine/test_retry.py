@@ -12,7 +12,7 @@ from agentq.app import Batch, Run
 from agentq.core.errors import UsageError
 from agentq.core.lifecycle import StopReason
 from agentq.engine.cancel import cancel_run
-from agentq.engine.retry import retry_runs
+from agentq.engine.retry import retry_batch, retry_runs
 from agentq.provider.errors import InvalidRequest
 from agentq.provider.types import ChatRequest, Role
 from agentq.store.approvals import Wanted
@@ -384,3 +384,16 @@ def test_a_row_is_retried_once_the_cancel_of_its_batch_has_come_to_all(rig: Rig)
     rig.drain()
     assert (first.answer, second.stop_reason) == ("done", "cancelled")
     rig.check()
+
+
+def test_of_a_batch_only_what_failed_is_looked_at_and_the_rest_is_counted(rig: Rig):
+    rig.agent(Moody(["done"], moods=[InvalidRequest("no")]))
+    open_batch(rig.store)
+    failed, *finished = [
+        rig.submit(f"row {number}", batch="b1", custom_id=str(number)) for number in range(3)
+    ]
+    rig.drain()
+    assert list(rig.store.batches.unfinished([*finished, failed])) == [failed]
+    retried = retry_batch(rig.store, "b1", by="me")
+    assert (retried.runs, retried.refused, retried.finished) == ([failed], {}, 2)
+    assert retried.groups() == {"have finished": 2}
