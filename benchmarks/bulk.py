@@ -129,7 +129,7 @@ def command(*words: str) -> tuple[float, float]:
     env |= {"PYTHONPYCACHEPREFIX": str(PYCACHE), "PYTHONDONTWRITEBYTECODE": ""}
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "agentq.cli", *words],
+        [sys.executable, "-m", "agentq", *words],
         cwd=WORKERS,
         env=env,
         stdin=subprocess.DEVNULL,

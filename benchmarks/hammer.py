@@ -458,7 +458,7 @@ class Books:
 
 def verify(url: str) -> int:
     """The exit code of `agentq ledger verify`."""
-    argv = [sys.executable, "-m", "agentq.cli", "ledger", "verify"]
+    argv = [sys.executable, "-m", "agentq", "ledger", "verify"]
     env = {**os.environ, "AGENTQ_REDIS_URL": url, "AGENTQ_NAMESPACE": "hammer"}
     return subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, check=False).returncode
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -92,7 +93,7 @@ def diagnose(session: Session) -> tuple[list[Check], int]:
     app = session.any_app()
     servers, unreachable = _servers(session, app)
     providers, refused = _providers(app if session.app_path else None)
-    checks = servers + providers
+    checks = [*servers, _flower(), *providers]
     if unreachable:
         return checks, UNAVAILABLE
     if refused:
@@ -130,6 +131,15 @@ def _providers(app: AgentQ | None) -> tuple[list[Check], bool]:
     return checks, refused
 
 
+def _flower() -> Check:
+    """It is nobody's need, so it is never to be mended."""
+    try:
+        found = f"{version('flower')}: agentq up --flower shows it"
+    except PackageNotFoundError:
+        found = "not installed, and not needed: pip install 'agentq[flower]' brings Celery's monitor"
+    return Check("flower", True, found)
+
+
 def _broker(app: AgentQ) -> Check:
     try:
         return Check("broker", True, f"{app.ping_broker()} answers")
@@ -139,12 +149,12 @@ def _broker(app: AgentQ) -> Check:
 
 def judge(facts: Mapping[str, Any]) -> list[Check]:
     """What the facts about the server mean."""
-    version = str(facts["version"])
+    release = str(facts["version"])
     off = abs(int(facts["clock_ms_off"]))
     workers = list(facts["workers"])
     return [
         Check("state server", True, f"{facts['server']} answers"),
-        Check("version", _release(version) >= OLDEST, version, "agentq needs Redis or Valkey 7.0 or newer"),
+        Check("version", _release(release) >= OLDEST, release, "agentq needs Redis or Valkey 7.0 or newer"),
         Check(
             "persistence",
             bool(facts["aof"]),

@@ -63,16 +63,19 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     agent, state, custom_id, stop_reason, stop_scope, usd, tokens, steps, attempts, generation, age.
     """
     from agentq.app.where import RUN_KEYS, where
-    from agentq.store.listing import newest
+    from agentq.store.listing import newest, row_of
 
     app = session.server_app()
     now_ms = app.store.watch.server_ms()
     words = [*filters, *terms, *([f"batch={batch}"] if batch is not None else [])]
     wanted = where(words, keys=RUN_KEYS, now=lambda: now_ms)
     since_ms = None if since is None else parse_moment(since, now_ms)
-    one = wanted.only("batch")
+    one, row = wanted.only("batch"), wanted.only("custom_id")
     names = [found.name for found in app.batches()] if one is None else [app.batch(one).name]
-    looked = _Looked(newest(app.store, names, alone=one is None))
+    if one is not None and row is not None:
+        looked = _Looked(iter(row_of(app.store, one, row)))
+    else:
+        looked = _Looked(newest(app.store, names, alone=one is None))
     matching = (
         record
         for record in looked

@@ -87,7 +87,8 @@ def _batch(session: Session, batch: Batch) -> None:
     console.out(f"batch {batch.name}: {agent}, tenant {record.tenant}")
     console.out(f"  {tally}")
     for why in standing(tally):
-        cure = f": agentq resume {batch.name} lets it go on" if why.startswith("paused") else ""
+        goes_on = "lets it go on" if tally.ended < tally.total else "lets rows begin that come later"
+        cure = f": agentq resume {batch.name} {goes_on}" if why.startswith("paused") else ""
         cure = ": the same agentq submit again goes on with it" if why.startswith("its load") else cure
         console.out(f"  {why}{cure}")
     if tally.held and not record.paused:

@@ -77,8 +77,8 @@ class Batches(BatchReads):
             retention_ms: how long it is kept when it is over.
             loader: who loads it, without a space. Heard of with each row that he adds.
             dead: a loader that is known to be gone.
-            options: of a batch that has no row yet: max_in_flight, max_open, priority, at (ms), notify, pilot (how
-                many rows are its sample), confirm_above (nano-USD). One that is there keeps its own: see
+            options: of a batch that has no row yet: max_in_flight, max_open, priority, at (ms), notify, pilot
+                (how many rows are its sample), confirm_above (nano-USD). One that is there keeps its own: see
                 `tune`.
 
         Raises:

@@ -27,6 +27,12 @@ def newest(store: Store, batches: list[str], *, alone: bool = True) -> Iterator[
     yield from merge(*sources, key=lambda record: -record.created_ms)
 
 
+def row_of(store: Store, batch: str, custom_id: str) -> list[RunRecord]:
+    """The row of a batch with this name, in no time however large the batch is; none when it has none."""
+    ids = [run_id for _, run_id in store.batches.known(batch, [custom_id]).values()]
+    return [record for record in store.runs.read_many(ids) if record is not None]
+
+
 def waiting_rows(store: Store, batches: list[str]) -> Iterator[list[str]]:
     """The rows of these batches that are no runs yet, by id, in chunks."""
     for batch in batches:

@@ -121,7 +121,7 @@ def begun(fleet: Fleet, *args: str, **env: str) -> ProcessGroup:
 
 def argv(*args: str) -> list[str]:
     """The command line."""
-    return [sys.executable, "-m", "agentq.cli", "-A", "fleet_app:app", *args]
+    return [sys.executable, "-m", "agentq", "-A", "fleet_app:app", *args]
 
 
 def environment(fleet: Fleet, **env: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tests.support.processes import ProcessGroup
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
-AGENTQ = (sys.executable, "-m", "agentq.cli")
+AGENTQ = (sys.executable, "-m", "agentq")
 GOOD_KEY = "sk-good"
 AGENTS = dedent(
     '''

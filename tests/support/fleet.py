@@ -105,7 +105,7 @@ class Fleet:
     def type(self, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """`agentq …` as a person types it beside these workers; it must end with `code`."""
         done = subprocess.run(
-            [sys.executable, "-m", "agentq.cli", "-A", "fleet_app:app", *args],
+            [sys.executable, "-m", "agentq", "-A", "fleet_app:app", *args],
             cwd=self.home,
             env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ JOBS = 12
 def type_chaos(folder, *args):
     """`agentq chaos …` as a person types it in a folder, away from a terminal."""
     return subprocess.run(
-        [sys.executable, "-m", "agentq.cli", "chaos", "--jobs", str(JOBS), *args],
+        [sys.executable, "-m", "agentq", "chaos", "--jobs", str(JOBS), *args],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

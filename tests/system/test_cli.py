@@ -64,7 +64,7 @@ class Desk:
 
     def type(self, *args: str, input: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "agentq.cli", *args],
+            [sys.executable, "-m", "agentq", *args],
             cwd=self.folder,
             env=self.env,
             input=input or "",
@@ -78,7 +78,7 @@ class Desk:
 
     def up(self, *args: str) -> ProcessGroup:
         """`agentq up`, ready."""
-        argv = [sys.executable, "-m", "agentq.cli", "up", "-A", "agents:app", "-c", "4", *args]
+        argv = [sys.executable, "-m", "agentq", "up", "-A", "agents:app", "-c", "4", *args]
         process = ProcessGroup(argv, cwd=self.folder, env={"PYTHONPATH": str(ROOT)})
         self.ups.append(process)
         wait_until(
@@ -176,7 +176,7 @@ def test_leaving_a_watch_cancels_nothing(desk: Desk) -> None:
     desk.up()
     # Long enough for a watch that starts on a machine with other things to do.
     desk.type("submit", desk.rows("long", [nap(9), "done"]), "--agent", "helper")
-    watch = ProcessGroup([sys.executable, "-m", "agentq.cli", "watch", "long"], cwd=desk.folder, env=desk.env)
+    watch = ProcessGroup([sys.executable, "-m", "agentq", "watch", "long"], cwd=desk.folder, env=desk.env)
     try:
         wait_until(lambda: "0/1 done" in watch.output, "the watch to say something", 20)
         watch.signal(SIGINT)
@@ -250,7 +250,7 @@ def test_a_server_that_listens_and_never_answers_is_exit_7_soon(desk: Desk) -> N
 
 def test_a_worker_joins_what_up_has_started_and_leaves_on_its_own(desk: Desk) -> None:
     desk.up()
-    argv = [sys.executable, "-m", "agentq.cli", "worker", "-c", "2", "--name", "second"]
+    argv = [sys.executable, "-m", "agentq", "worker", "-c", "2", "--name", "second"]
     worker = ProcessGroup(argv, cwd=desk.folder, env=desk.env)
     try:
         wait_until(

@@ -23,7 +23,7 @@ def demo(tmp_path: Path, *args: str, **env: str) -> subprocess.CompletedProcess[
     folder.mkdir(exist_ok=True)
     temporary.mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "agentq.cli", "demo", *args],
+        [sys.executable, "-m", "agentq", "demo", *args],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(temporary), **env},
         capture_output=True,
@@ -73,7 +73,7 @@ def test_the_table_for_people_whatever_the_settings_around_it(tmp_path: Path) ->
 
 def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
     process = ProcessGroup(
-        [sys.executable, "-m", "agentq.cli", "demo"],
+        [sys.executable, "-m", "agentq", "demo"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)},
     )

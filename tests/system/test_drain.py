@@ -142,7 +142,7 @@ def test_agentq_worker_drains_and_says_by_its_exit_code_who_stopped_it(
     make_fleet: Any, start_process: StartProcess, number: Any, code: int
 ):
     fleet = make_fleet()
-    argv = [sys.executable, "-m", "agentq.cli", "worker", "-A", "fleet_app:app"]
+    argv = [sys.executable, "-m", "agentq", "worker", "-A", "fleet_app:app"]
     worker = start_process(argv, env=fleet.env, cwd=fleet.home)
     wait_until(fleet.app.workers, "the worker to sign on", 30)
     fleet.submit(1, 2, seconds=2)
@@ -159,7 +159,7 @@ def test_ctrl_c_twice_on_agentq_up_leaves_no_step_to_be_rescued(
 ):
     fleet = make_fleet(app=slow_app, drain_seconds=600)
     (fleet.home / "slow").touch()
-    argv = [sys.executable, "-m", "agentq.cli", "up", "-A", "fleet_app:app", "--workers", "2"]
+    argv = [sys.executable, "-m", "agentq", "up", "-A", "fleet_app:app", "--workers", "2"]
     up = start_process(argv, env=fleet.env, cwd=fleet.home)
     wait_until(lambda: len(fleet.app.workers()) == 2, "the workers to sign on", 60)
     pids = [int(name.rpartition(":")[2]) for name in fleet.app.workers()]

@@ -332,7 +332,7 @@ def test_leases_are_renewed_until_the_last_step_of_a_stopping_worker_is_done(mak
 def test_a_worker_whose_parent_and_server_are_both_gone_leaves_too(make_fleet):
     """A warm shutdown that waits for a broker which never comes back is not waited for for ever."""
     fleet = make_fleet()
-    argv = [sys.executable, "-m", "agentq.cli", "up", "-A", "fleet_app:app"]
+    argv = [sys.executable, "-m", "agentq", "up", "-A", "fleet_app:app"]
     up = ProcessGroup(argv, env=fleet.env, cwd=fleet.home)
     try:
         (worker,) = wait_until(fleet.app.workers, "the worker to sign on", 30)

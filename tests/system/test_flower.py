@@ -58,7 +58,7 @@ def test_flower_shows_each_step_with_its_run(make_fleet, started_by):
         ]
     else:
         programs = [
-            [sys.executable, "-m", "agentq.cli", "up", "-A", "fleet_app:app", "--flower", "--port", str(port)]
+            [sys.executable, "-m", "agentq", "up", "-A", "fleet_app:app", "--flower", "--port", str(port)]
         ]
     processes = [ProcessGroup(program, env=env, cwd=fleet.home) for program in programs]
     try:

@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
-AGENTQ = [sys.executable, "-m", "agentq.cli"]
+AGENTQ = [sys.executable, "-m", "agentq"]
 
 
 @pytest.fixture(autouse=True)

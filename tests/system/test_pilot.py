@@ -81,7 +81,7 @@ def test_a_terminal_shows_the_batch_until_it_ends(make_fleet: MakeFleet) -> None
     fleet.submit(ROWS, STEPS, max_usd="5")
     ours, theirs = pty.openpty()
     watch = subprocess.Popen(
-        [sys.executable, "-m", "agentq.cli", "watch", "b"],
+        [sys.executable, "-m", "agentq", "watch", "b"],
         cwd=fleet.home,
         env={**os.environ, **fleet.env, "AGENTQ_NAMESPACE": "fleet", "PYTHONPATH": str(ROOT),
              "TERM": "xterm", "COLUMNS": "110", "LINES": "30"},

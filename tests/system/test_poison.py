@@ -71,7 +71,7 @@ def test_one_of_a_hundred_threads_that_kills_its_process_ends_and_the_others_fin
 ):
     """Under the supervisor of `agentq up`, which starts the worker again each time."""
     fleet = make_fleet(app=poisoned({42}, where), lease_seconds=3, tick_seconds=0.2)
-    argv = [sys.executable, "-m", "agentq.cli", "up", "-A", "fleet_app:app", "--concurrency", "100"]
+    argv = [sys.executable, "-m", "agentq", "up", "-A", "fleet_app:app", "--concurrency", "100"]
     up = start_process(argv, env=fleet.env, cwd=fleet.home)
     wait_until(fleet.app.workers, "the worker to sign on", 60)
     batch = fleet.submit(100, 2)

@@ -69,7 +69,7 @@ def start(start_process: StartProcess) -> Callable[..., ProcessGroup]:
     """`start(fleet, "results", …)`: `agentq results …`, going on by itself."""
 
     def typed(fleet: Fleet, *args: str) -> ProcessGroup:
-        argv = [sys.executable, "-m", "agentq.cli", "-A", "fleet_app:app", *args]
+        argv = [sys.executable, "-m", "agentq", "-A", "fleet_app:app", *args]
         return start_process(argv, cwd=fleet.home, env={**fleet.env, "PYTHONPATH": str(ROOT)})
 
     return typed

@@ -48,7 +48,7 @@ def test_bash_understands_its_script() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_gets_what_may_follow_from_its_script(tmp_path: Path) -> None:
     program = tmp_path / "agentq"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agentq.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agentq "$@"\n')
     program.chmod(0o755)
     script = """
         eval "$(agentq completion bash)"
@@ -145,7 +145,7 @@ def test_without_a_server_or_with_a_wrong_setting_nothing_is_offered_and_nothing
     )
     for words in ("agentq watch ", "agentq run "):
         asked = subprocess.run(
-            [sys.executable, "-m", "agentq.cli"],
+            [sys.executable, "-m", "agentq"],
             cwd=tmp_path,
             env={
                 **os.environ,

@@ -218,6 +218,7 @@ def test_nobody_is_asked_about_nothing(store: Store):
     store.runs.commit_end(claim_run(store, "run_1").lease, Delta("{}"), None, StopReason.FINISHED)
     paused = typed("pause", "b1", "--by", "ann").stdout
     assert paused == "b1 is paused: no run is live, and rows that come later are held\n"
+    assert "paused by ann: agentq resume b1 lets rows begin that come later" in typed("status", "b1").stdout
     assert typed("resume", "b1").stdout == "b1 goes on: 0 runs let go\n"
 
 

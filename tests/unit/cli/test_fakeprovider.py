@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-AGENTQ = [sys.executable, "-m", "agentq.cli", "fake-provider"]
+AGENTQ = [sys.executable, "-m", "agentq", "fake-provider"]
 
 
 @contextmanager

@@ -229,7 +229,7 @@ def test_an_interrupt_while_it_is_being_imported_is_one_word_at_most(tmp_path, p
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupting())\n"
     )
-    for entry in (["-m", "agentq.cli"], ["-c", "import sys; from agentq.cli import main; sys.exit(main())"]):
+    for entry in (["-m", "agentq"], ["-c", "import sys; from agentq.cli import main; sys.exit(main())"]):
         done = subprocess.run(
             [sys.executable, *entry, "batches"],
             env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -253,7 +253,7 @@ def test_a_crash_point_that_there_is_not_is_refused_before_a_worker_starts(
 
 def test_a_reader_that_leaves_and_a_full_disk_are_told_apart_by_a_real_process() -> None:
     """The help goes to a pipe that nobody reads, and to a device that is full."""
-    command = [sys.executable, "-m", "agentq.cli", "--help"]
+    command = [sys.executable, "-m", "agentq", "--help"]
     read, write = os.pipe()
     os.close(read)
     left = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)

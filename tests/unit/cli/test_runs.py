@@ -115,6 +115,18 @@ def test_a_long_batch_is_read_from_its_end_and_no_further_than_asked(store: Stor
     assert [record.id for record in rows] == [f"run_{number}" for number in range(26, 9, -1)]
 
 
+def test_a_row_that_is_named_is_not_looked_for_among_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_batch(store, "b1")
+    for number in range(3):
+        submit_run(store, f"run_{number}", batch="b1", custom_id=f"c{number}")
+    monkeypatch.setattr(module, "LOOKED_AT", 1)
+    assert ids("custom_id:c0", "--batch", "b1") == ["run_0"]
+    assert ids("custom_id:c0", "state:ended", "--batch", "b1") == []
+    assert ids("custom_id:c9", "batch:b1") == []
+
+
 def test_rows_that_wait_for_their_turn_are_runs_that_are_queued(store: Store) -> None:
     """Nobody works here, so no row becomes a run before somebody acts on it."""
     app = AgentQ("t")

@@ -1,4 +1,4 @@
-"""`python -m agentq.cli`."""
+"""`python -m agentq` is `agentq`."""
 
 from __future__ import annotations
 
