@@ -30,6 +30,20 @@ _READS_PAUSE = 4
 _PARQUET = "parquet"
 
 
+class _Form(click.Choice[str]):
+    """One of those that are written. Who asks for Parquet is told what to take instead."""
+
+    def __init__(self) -> None:
+        super().__init__(FORMS)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == _PARQUET:
+            raise UsageError(
+                "Parquet is not written", hint="--format csv, or JSONL, which every tool for it reads"
+            )
+        return super().convert(value, param, ctx)
+
+
 @verb("results")
 @click.argument("batch")
 @click.option(
@@ -44,7 +58,7 @@ _PARQUET = "parquet"
 @click.option(
     "--format",
     "form",
-    type=click.Choice([*FORMS, _PARQUET]),
+    type=_Form(),
     metavar="|".join(FORMS),
     help="[default: by the ending of FILE, else jsonl]",
 )
@@ -76,10 +90,6 @@ def command(  # noqa: PLR0917 - click passes all of them by name
     A line is what the OpenAI Batch API writes, with agentq's own fields under "agentq". Files are only
     continued: the same command again adds what they do not have, also after it was killed.
     """
-    if form == _PARQUET:
-        raise UsageError(
-            "Parquet is not written", hint="--format csv, or JSONL, which every tool for it reads"
-        )
     console = session.console
     found = session.server_app().batch(batch)
     found.record()

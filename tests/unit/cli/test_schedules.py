@@ -159,6 +159,6 @@ def test_status_says_what_became_of_a_notice(store: Store, fields: dict[str, str
     store.batches.open(
         "b", agent="a", tenant="acme", usd=None, tokens=None, retention_ms=1_000_000, options=options
     )
-    if fields:
-        store.client.hset(store.keys.batch("b"), mapping=fields)
+    for field, value in fields.items():
+        store.client.hset(store.keys.batch("b"), field, value)
     assert f"  notice  {said}\n" in invoke("status", "b").stdout
