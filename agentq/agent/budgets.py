@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 from agentq.core.lifecycle import StopReason
 from agentq.core.money import NANO, check_tokens, to_nano
@@ -47,6 +47,15 @@ class Budgets:
     max_tokens: int | None = 120_000
     max_usd: Decimal | str | int | None = None
     max_seconds: float | None = 120.0
+    named: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Those that somebody has named, and that no default of an installation replaces."""
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        """Note what is named; the rest is the dataclass's."""
+        self = object.__new__(cls)
+        in_order = [entry.name for entry in fields(cls)][: len(args)]
+        object.__setattr__(self, "named", frozenset([*in_order, *named]))
+        return self
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_tokens", "max_seconds"):
@@ -72,9 +81,14 @@ class Budgets:
             return StopReason.TIME_BUDGET
         return None
 
+    def over(self, defaults: Budgets) -> Budgets:
+        """These, and in place of each that nobody has named that of `defaults`."""
+        return replace(defaults, **{name: getattr(self, name) for name in self.named})
+
     def as_dict(self) -> dict[str, Any]:
         """A JSON object; the money is text, so that it stays exact."""
-        return asdict(self) | {"max_usd": None if self.max_usd is None else f"{self.max_usd:f}"}
+        limits = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}
+        return limits | {"max_usd": None if self.max_usd is None else f"{self.max_usd:f}"}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Budgets:

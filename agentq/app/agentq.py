@@ -295,7 +295,7 @@ class AgentQ(Agents):
             dispatch=self.dispatch,
             make_hint=self.make_hint,
             tenant=check_name("tenant", "default" if tenant is None else tenant),
-            budgets=budgets,
+            budgets=None if budgets is None else budgets.over(self.run_limits),
         )
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────

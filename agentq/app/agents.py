@@ -76,6 +76,7 @@ class Agents(Installation):
             quirks: what this model wants otherwise than known, as `{"output_cap": "max_tokens"}`.
             model_options: added to each request as it is, as `{"reasoning": {"effort": "low"}}`. These five
                 are of `model`; a fallback that needs its own is given as an object.
+            budgets: what each of its runs may spend; what they do not name is as the settings say.
             loop_detector: the thresholds of each run's detector; None switches it off.
             min_output_tokens: the least output that a step may be cut to when money is short; None: an eighth
                 of max_output_tokens, but not under 256; equal to max_output_tokens: never cut. A client's own
@@ -129,7 +130,7 @@ class Agents(Installation):
             ToolExecutor(registry),
             name=name,
             system=system,
-            budgets=budgets or Budgets(),
+            budgets=self.run_limits if budgets is None else budgets.over(self.run_limits),
             pricing=self.pricing | dict(pricing or {}),
             allowlist=allowlist,
             max_tool_errors=max_tool_errors,

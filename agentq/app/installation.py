@@ -12,6 +12,7 @@ from celery import Celery
 from kombu.exceptions import KombuError
 
 from agentq.agent.agent import Agent
+from agentq.agent.budgets import Budgets
 from agentq.core.errors import UnavailableError, UsageError
 from agentq.core.ids import check_name
 from agentq.core.settings import Settings, load_settings
@@ -52,6 +53,7 @@ class Installation:
     ) -> None:
         self.name = check_name("app", name)
         self.settings = _beside_up(load_settings(settings, namespace=name))
+        self.run_limits = Budgets(**self.settings.run_limits)
         self.pricing = known_prices(pricing, self.settings.prices_file)
         self.agents: dict[str, Agent] = {}
 
@@ -126,6 +128,7 @@ class Installation:
             patience_seconds=self.settings.patience_seconds,
             on_unpriced=self.settings.on_unpriced,
             scopes=self.settings.optional_scopes,
+            run_limits=self.run_limits,
             one_call=self._one_call,
         )
 

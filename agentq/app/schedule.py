@@ -259,7 +259,7 @@ def _terms(app: AgentQ, terms: Terms) -> dict[str, Any]:
     fed = batch_options(terms.get("max_in_flight"), terms.get("max_open"), terms.get("priority"), None)
     return {
         "tenant": terms.get("tenant"),
-        "budgets": None if budgets is None else budgets.as_dict(),
+        "budgets": None if budgets is None else budgets.over(app.run_limits).as_dict(),
         "max_usd": None if usd is None else f"{to_usd(to_nano(usd)):f}",
         "max_tokens": terms.get("max_tokens"),
         "on_exhausted": terms.get("on_exhausted"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentq.core.errors import UsageError
 from agentq.core.ids import check_name
-from agentq.core.money import to_nano
+from agentq.core.money import MAX_AMOUNT, to_nano, to_usd
 from agentq.core.webhook import check_hosts, secret_keys
 from agentq.core.words import nearest
 
@@ -54,6 +54,12 @@ class Settings:
     """How long a run waits for a decision before it ends as `approval_expired`."""
     retention_days: float = 7.0
     """How long an ended run is kept."""
+    max_steps: int | None = None
+    """What a run may spend whose agent, or submitter, does not name it; likewise `max_tokens`, `max_usd` and
+    `max_seconds`. None: as `Budgets` has it."""
+    max_tokens: int | None = None
+    max_usd: Decimal | None = None
+    max_seconds: float | None = None
     max_in_flight: int | None = None
     """How many runs may be in flight together at most; else half as many again as the workers have hands."""
     tenant_max_in_flight: int | None = None
@@ -102,6 +108,12 @@ class Settings:
         return limits
 
     @property
+    def run_limits(self) -> dict[str, Any]:
+        """What is set here of the budgets of a run, as `Budgets` names it."""
+        names = ("max_steps", "max_tokens", "max_usd", "max_seconds")
+        return {name: limit for name in names if (limit := getattr(self, name)) is not None}
+
+    @property
     def feeder_limits(self) -> dict[str, int]:
         """What is set here of how much may be in flight, as the feeder names it."""
         limits = {"max": self.max_in_flight, "tenant_max": self.tenant_max_in_flight}
@@ -134,8 +146,14 @@ NOT_SETTINGS = (
 )
 """Variables with the prefix that are for somebody else."""
 _POSITIVE = {name for name in NAMES if name.endswith(("_seconds", "_days"))}
-_MONEY = {name for name in NAMES if "_max_usd" in name}
-_COUNTS = {"max_in_flight", "tenant_max_in_flight"}
+_MONEY = {name for name in NAMES if "max_usd" in name}
+_COUNTS = {
+    "max_in_flight": 1_000_000,
+    "tenant_max_in_flight": 1_000_000,
+    "max_steps": 1_000_000,
+    "max_tokens": MAX_AMOUNT,
+}
+"""Whole numbers, and the most that each can be."""
 _CHOICES = {
     "on_unpriced": ("refuse", "allow"),
     "token_bounds": ("strict", "tight"),
@@ -198,10 +216,9 @@ def _checked(name: str, value: Any, where: str) -> Any:
         if name in _POSITIVE:
             return _positive(value)
         if name in _MONEY:
-            to_nano(value)
-            return Decimal(value)
+            return _money(value, least=1 if name == "max_usd" else 0)
         if name in _COUNTS:
-            return _count(value)
+            return _count(value, _COUNTS[name])
         if not isinstance(value, str):
             raise TypeError(f"{value!r} must be text")
         if name in _CHOICES and value not in _CHOICES[name]:
@@ -249,8 +266,15 @@ def _positive(value: Any) -> float:
     return number
 
 
-def _count(value: Any) -> int:
+def _money(value: Any, least: int) -> Decimal:
+    nano = to_nano(value)
+    if nano < least:
+        raise ValueError(f"{value} leaves no room for any work: it must be more than 0")
+    return to_usd(nano)
+
+
+def _count(value: Any, most: int) -> int:
     text = str(value)
-    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= 1_000_000:
-        raise ValueError(f"{value!r} must be a whole number from 1 to 1000000")
+    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= most:
+        raise ValueError(f"{value!r} must be a whole number from 1 to {most}")
     return int(text)

@@ -130,7 +130,7 @@ class CallChildren:
             agent,
             row,
             tenant=parent.tenant,
-            budgets=budgets,
+            budgets=None if budgets is None else budgets.over(bench.run_limits),
             on_unpriced=bench.on_unpriced,
             on_exhausted=parent.on_exhausted,
         )

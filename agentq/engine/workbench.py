@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentq.agent.agent import Agent
+from agentq.agent.budgets import Budgets
 from agentq.core.records import RunSpec
 from agentq.engine.cache import ThreadCache
 from agentq.engine.failure import PATIENCE_SECONDS
@@ -44,6 +45,8 @@ class Workbench:
     on_unpriced: str = "refuse"
     scopes: tuple[str, ...] = ()
     """As in the settings, for runs that its runs start."""
+    run_limits: Budgets = field(default_factory=Budgets)
+    """What those may spend that are started with budgets that do not name it."""
     make_hint: MakeHint = no_hint
     one_call: Callable[[Mapping[str, Any]], Agent] | None = None
     """Makes the agent of a batch line that is a run of its own model; see `OneCalls.agent`."""

@@ -375,6 +375,8 @@ class Rig:
     """The threads that it keeps between steps; None: each step is another process."""
     park_ms: int = PARK_MS
     """How long its runs may wait for money."""
+    run_limits: Budgets = field(default_factory=Budgets)
+    """As in the settings."""
 
     @property
     def bench(self) -> Workbench:
@@ -387,6 +389,7 @@ class Rig:
             lease_ms=LEASE_MS,
             approval_ms=60_000,
             park_ms=self.park_ms,
+            run_limits=self.run_limits,
             cache=ThreadCache() if self.cache is None else self.cache,
         )
 

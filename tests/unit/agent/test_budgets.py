@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -37,6 +41,25 @@ def test_a_need_counts_the_call_and_what_must_stay_for_the_closing_turn() -> Non
     assert refused_by(budgets, spend, Need(30, 30, 30, 30)) is None
     assert refused_by(budgets, spend, Need(30, 31, 30, 30)) is StopReason.TOKEN_BUDGET
     assert refused_by(budgets, spend, Need(30, 30, 31, 30)) is StopReason.COST_BUDGET
+
+
+def test_what_somebody_has_named_goes_before_a_default_whatever_it_is() -> None:
+    """A limit that was named as what it would have been anyway, and none at all, are named too."""
+    defaults = Budgets(max_steps=3, max_tokens=50, max_usd="0.1", max_seconds=9.0)
+    assert Budgets().over(defaults) == defaults
+    assert Budgets(12, None).over(defaults) == Budgets(12, None, "0.1", 9.0)
+    assert Budgets(max_usd=None).over(defaults) == Budgets(3, 50, None, 9.0)
+    kept = Budgets.from_dict(json.loads(json.dumps(Budgets(max_steps=5).as_dict())))
+    assert kept.over(defaults) == Budgets(max_steps=5), "what was written down is decided"
+
+
+@pytest.mark.parametrize("again", [copy, lambda budgets: pickle.loads(pickle.dumps(budgets)), replace])
+def test_a_copy_has_the_same_names(again: Callable[[Budgets], Budgets]) -> None:
+    budgets = Budgets(max_steps=5)
+    assert again(budgets) == budgets
+    assert repr(again(budgets)) == repr(budgets)
+    if again is not replace:
+        assert again(budgets).named == {"max_steps"}
 
 
 @pytest.mark.parametrize(
