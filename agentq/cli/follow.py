@@ -62,6 +62,13 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
     console.out(f"{batch.name}: {tally}")
     for reason, count in sorted(tally.stop_reasons.items(), key=lambda item: (-item[1], item[0])):
         console.out(f"  {reason:<20}{count:>8}")
+    say_what_waits(session, batch, tally)
+    return code
+
+
+def say_what_waits(session: Session, batch: Batch, tally: Tally) -> None:
+    """Say what keeps the rest of a batch back, and what to type about it; nothing when it is over."""
+    console = session.console
     if tally.waiting:
         console.say(f"waiting for approval: {plural(tally.waiting, 'run')}")
         console.say(f"  agentq approvals list batch={batch.name}")
@@ -79,7 +86,6 @@ def conclude(session: Session, batch: Batch, tally: Tally) -> int:
         console.say(line)
     for line in money_lines(tally.money):
         console.say(line)
-    return code
 
 
 def detached(session: Session, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentq.cli.follow import conclude, detached
+from agentq.cli.follow import conclude, detached, say_what_waits
 from agentq.cli.globals import verb
 from agentq.cli.progress import progress
 from agentq.cli.resultfile.feed import AllEnded, AsEnded, Feed, InInputOrder
@@ -162,6 +162,7 @@ def _conclude(session: Session, batch: Batch, tally: Tally, outputs: Outputs) ->
     if console.json or outputs.main in outputs.files:
         return conclude(session, batch, tally)
     console.say(f"{batch.name}: {tally}")
+    say_what_waits(session, batch, tally)
     return tally.exit_code()
 
 

@@ -222,6 +222,14 @@ def test_nobody_is_asked_about_nothing(store: Store):
     assert typed("resume", "b1").stdout == "b1 goes on: 0 runs let go\n"
 
 
+def test_who_follows_results_is_told_what_keeps_the_rest_back(store: Store):
+    load_rows(store, 3, at=4_000_000_000_000)
+    typed("pause", "b1", "-y", "--by", "ann")
+    assert typed("results", "b1", "--follow", code=5).stderr.endswith(
+        "paused by ann: 3 runs\n  agentq resume b1\n"
+    )
+
+
 def test_rows_that_may_begin_again_are_counted_by_themselves(store: Store):
     load_rows(store, 3)  # the first is admitted at once
     typed("pause", "b1", "-y")
