@@ -35,7 +35,6 @@ from agentq.core.money import check_tokens, to_nano
 from agentq.core.records import RunRecord
 from agentq.engine.decide import Answer, Decided, Question, decide_many, questions
 from agentq.engine.load import Load, Told, nobody
-from agentq.engine.notify import check_notify
 from agentq.engine.pilot import parse_pilot
 from agentq.engine.rows import Row
 
@@ -280,7 +279,11 @@ class AgentQ(Agents):
         Raises:
             UsageError: when it is no URL, is not allowed, or there is no secret to sign with.
         """
-        return {} if url is None else {"notify": check_notify(url, self.settings)}
+        if url is None:
+            return {}
+        from agentq.engine.notify import check_notify  # brings an HTTP client
+
+        return {"notify": check_notify(url, self.settings)}
 
     def _submission(self, tenant: str | None, budgets: Budgets | None) -> Submission:
         if budgets is not None and not isinstance(budgets, Budgets):

@@ -8,9 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from celery import Celery
-from kombu.exceptions import KombuError
-
 from agentq.agent.agent import Agent
 from agentq.agent.budgets import Budgets
 from agentq.core.errors import UnavailableError, UsageError
@@ -22,13 +19,11 @@ from agentq.engine.workbench import Dispatch, MakeHint, Workbench
 from agentq.provider.catalogue import known_prices
 from agentq.provider.pricing import ModelPricing
 from agentq.store.connect import Store, connect
-from agentq.worker.background import add_background
-from agentq.worker.celery_app import make_celery
-from agentq.worker.hints import hint_maker
-from agentq.worker.tasks import make_dispatch, register_step
 from agentq.worker.upfile import UpFile
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from agentq.engine.onecall import OneCalls
     from agentq.provider.bounds import TokenBounds
 
@@ -81,6 +76,11 @@ class Installation:
     @cached_property
     def celery(self) -> Celery:
         """The Celery app: `celery = app.celery` in a module makes `celery -A module:celery worker` work."""
+        # Whoever only looks at what there is needs no Celery, which takes a while to import; likewise below.
+        from agentq.worker.background import add_background
+        from agentq.worker.celery_app import make_celery
+        from agentq.worker.tasks import register_step
+
         celery = make_celery(self.name, self.settings)
         register_step(celery, lambda: self.bench)
         add_background(
@@ -100,11 +100,15 @@ class Installation:
     @cached_property
     def dispatch(self) -> Dispatch:
         """How a hint is sent."""
+        from agentq.worker.tasks import make_dispatch
+
         return make_dispatch(self.celery)
 
     @cached_property
     def make_hint(self) -> MakeHint:
         """What makes the hints that scripts send by themselves."""
+        from agentq.worker.hints import hint_maker
+
         return hint_maker(self.celery, self.settings)
 
     @cached_property
@@ -175,6 +179,8 @@ class Installation:
         Raises:
             UnavailableError: when it does not, within seconds.
         """
+        from kombu.exceptions import KombuError
+
         with self.celery.connection_for_write() as connection:
             where = str(connection.as_uri())
             refused: tuple[type[BaseException], ...] = (*connection.connection_errors, OSError, KombuError)

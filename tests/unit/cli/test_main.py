@@ -41,6 +41,18 @@ def test_help_imports_no_verb_and_neither_celery_nor_redis() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_who_only_looks_imports_neither_celery_nor_an_http_client() -> None:
+    code = (
+        "import sys\n"
+        "from agentq import AgentQ\n"
+        "app = AgentQ('t')\n"
+        "app.agent('a', model='scripted')\n"
+        "heavy = {'celery', 'kombu', 'httpx', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
 def test_the_version() -> None:
     assert invoke("--version").stdout.startswith("agentq ")
 
